@@ -1,0 +1,279 @@
+"""Install everything and run all checks and tests: ``python3 tests/run.py``.
+
+Needs nothing but Python 3.10 or newer. Makes the virtual environment ``.venv-test`` and keeps it
+until pyproject.toml changes; installs Chromium and Node.js with apt where they are missing. Every
+step runs, whatever the ones before it said, and counts as one test where it isn't made of tests.
+The last line of the output is ``N passed, N failed``.
+
+``python3 tests/run.py unit browser`` runs those steps only. ``--no-install`` installs nothing and
+uses the environment of the Python that runs this script, or .venv-test if that one is in none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv-test"
+RESULTS = ROOT / ".cache" / "test-results"
+EXTRAS = ("rtx", "notebook", "test")
+STUBS = "tensorrt-stubs==10.13.0.35.1"
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass
+class Outcome:
+    """What one step came to."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """A step that is one command, or several: it passes if all of them do."""
+
+    name: str
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+
+    def run(self, env: Env) -> Outcome:
+        """Run every command, also after one has failed."""
+        good = [env.call(command) == 0 for command in self.commands]
+        return Outcome(passed=1) if all(good) else Outcome(failed=1)
+
+
+@dataclass(frozen=True)
+class Tests:
+    """A step that is a run of pytest."""
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+
+    def run(self, env: Env) -> Outcome:
+        """Run pytest and count from the report that it writes."""
+        report = RESULTS / f"{self.name}.xml"
+        report.unlink(missing_ok=True)
+        code = env.call(("python", "-m", "pytest", f"--junitxml={report}", *self.arguments))
+        if not report.exists():
+            return Outcome(failed=1)
+        outcome = Outcome()
+        # A report that pytest has just written here, not a stranger's XML.
+        for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314
+            total, failures, errors, skipped = (
+                int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")
+            )
+            # A test that passes and whose teardown then fails is in the report twice.
+            outcome.failed += failures + errors
+            outcome.skipped += skipped
+            outcome.passed += max(0, total - failures - errors - skipped)
+        # Such as "no tests were collected", or a crash after the report.
+        if code != 0 and outcome.failed == 0:
+            outcome.failed = 1
+        return outcome
+
+
+def pytest_step(folder: str, title: str) -> Tests:
+    """Make the step for one folder under tests/."""
+    return Tests(folder, title, (f"tests/{folder}", "--durations=5"))
+
+
+def mypy_command(python: str, platform: str, *more: str) -> tuple[str, ...]:
+    """Make the type check for one version of Python on one platform, with a cache of its own."""
+    cache = f".mypy_cache/{platform}-{python}"
+    where = ("--python-version", python, "--platform", platform, "--cache-dir", cache)
+    return ("python", "-m", "mypy", "--strict", *where, *more)
+
+
+# The stubs of pandas that go with a newer Python have types that 3.10 lacks: there a DataFrame is
+# Any, and "returning Any" would be said of every function that returns one.
+MYPY = tuple(
+    mypy_command(python, platform, *(("--no-warn-return-any",) if python == "3.10" else ()))
+    for python, platform in (
+        ("3.10", "linux"),
+        ("3.11", "linux"),
+        ("3.12", "linux"),
+        ("3.13", "linux"),
+        ("3.12", "win32"),
+    )
+)
+
+STEPS: tuple[Check | Tests, ...] = (
+    Check("lint", "ruff check", (("python", "-m", "ruff", "check"),)),
+    Check("format", "ruff format", (("python", "-m", "ruff", "format", "--check"),)),
+    Check("types", "mypy --strict, Python 3.10 to 3.13, Linux and Windows", MYPY),
+    Check("javascript", "tsc on the widget's JavaScript", (("tsc", "-p", "tsconfig.json"),)),
+    pytest_step("unit", "unit tests"),
+    pytest_step("build", "builds by the real TensorRT-RTX"),
+    pytest_step("kernel", "real ipykernels"),
+    pytest_step("browser", "JupyterLab in Chromium"),
+    Tests(
+        "notebooks",
+        "every notebook, by nbval",
+        (
+            "--nbval-lax",
+            "--nbval-current-env",
+            "--nbval-sanitize-with=tests/nbval_sanitize.cfg",
+            "--nbval-cell-timeout=300",
+            "--timeout=300",
+            "notebooks",
+        ),
+    ),
+    pytest_step("package", "the wheel installed elsewhere, and what README.md says"),
+)
+
+
+@dataclass(frozen=True)
+class Env:
+    """The virtual environment that the steps run in."""
+
+    prefix: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        if sys.platform == "win32":
+            return self.prefix / "Scripts" / "python.exe"
+        return self.prefix / "bin" / "python"
+
+    def call(self, command: Sequence[str]) -> int:
+        """Run a command of the environment in the project's folder; return its exit status."""
+        program, *arguments = command
+        if program == "python":
+            program = str(self.python)
+        elif program == "tsc":
+            program, arguments = "node", ["node_modules/typescript/bin/tsc", *arguments]
+        environ = os.environ | {
+            "VIRTUAL_ENV": str(self.prefix),
+            "PATH": os.pathsep.join((str(self.python.parent), os.environ.get("PATH", os.defpath))),
+        }
+        environ.pop("PYTHONPATH", None)
+        print("$", " ".join(command), flush=True)
+        try:
+            return subprocess.run(
+                [program, *arguments], cwd=ROOT, env=environ, check=False
+            ).returncode
+        except FileNotFoundError as error:
+            print(error, flush=True)
+            return 127
+
+
+def find_chromium() -> str | None:
+    """Look for a Chromium or Chrome on PATH; return its path."""
+    return next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
+
+
+def need(command: Sequence[str]) -> None:
+    """Run an installation command; end the script if it fails."""
+    print("$", " ".join(command), flush=True)
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if code:
+        print(f"could not install: exit status {code}\n0 passed, 1 failed", flush=True)
+        sys.exit(1)
+
+
+def install_system() -> None:
+    """Install Chromium and Node.js with apt where they are missing."""
+    missing = [] if find_chromium() else ["chromium"]
+    if not (shutil.which("node") and shutil.which("npm")):
+        missing += ["nodejs", "npm"]
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        print(f"please install {', '.join(missing)}: there is no apt-get here", flush=True)
+        return
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    apt = (*(() if is_root else ("sudo",)), "env", "DEBIAN_FRONTEND=noninteractive", "apt-get")
+    need((*apt, "-q", "update"))
+    need((*apt, "-q", "-y", "install", "--no-install-recommends", *missing))
+
+
+def install_python() -> Env:
+    """Make .venv-test, or reuse it if it was made from the same pyproject.toml and Python."""
+    env = Env(VENV)
+    recipe = "\n".join((sys.version, STUBS, *EXTRAS, (ROOT / "pyproject.toml").read_text("utf-8")))
+    stamp = VENV / "made-from.sha256"
+    digest = hashlib.sha256(recipe.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text("utf-8") == digest:
+        print(f"{VENV.name} is up to date", flush=True)
+        return env
+    venv.create(VENV, clear=True, with_pip=True)
+    pip = (str(env.python), "-m", "pip", "--disable-pip-version-check", "install", "-qq")
+    need((*pip, "--editable", f".[{','.join(EXTRAS)}]"))
+    need((*pip, "--no-deps", STUBS))
+    stamp.write_text(digest, "utf-8")
+    return env
+
+
+def install_javascript() -> None:
+    """Install what package.json pins into node_modules."""
+    stamp = ROOT / "node_modules" / "made-from.json"
+    recipe = (ROOT / "package.json").read_text("utf-8")
+    npm = shutil.which("npm")
+    if npm is None or (stamp.exists() and stamp.read_text("utf-8") == recipe):
+        return
+    need((npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"))
+    stamp.write_text(recipe, "utf-8")
+
+
+def main() -> int:
+    """Run the steps asked for; return the exit status."""
+    names = [step.name for step in STEPS]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("steps", nargs="*", metavar="step", help=f"of: {', '.join(names)}")
+    parser.add_argument("--no-install", action="store_true", help="install nothing")
+    options = parser.parse_args()
+    if unknown := set(options.steps) - set(names):
+        parser.error(f"no such step: {', '.join(sorted(unknown))} (there are: {', '.join(names)})")
+
+    rows: list[tuple[str, Outcome, float]] = []
+    started = time.monotonic()
+    if options.no_install:
+        env = Env(Path(sys.prefix) if sys.prefix != sys.base_prefix else VENV)
+    else:
+        print("\n=== install", flush=True)
+        install_system()
+        env = install_python()
+        install_javascript()
+        rows.append(("install", Outcome(), time.monotonic() - started))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for step in STEPS:
+        if options.steps and step.name not in options.steps:
+            continue
+        print(f"\n=== {step.name}: {step.title}", flush=True)
+        before = time.monotonic()
+        outcome = step.run(env)
+        rows.append((step.name, outcome, time.monotonic() - before))
+        print(f"--- {step.name}: {rows[-1][2]:.1f} s", flush=True)
+
+    print(f"\n{'step':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    for name, outcome, seconds in rows:
+        counts = f"{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}"
+        print(f"{name:<12}{counts}{seconds:>9.1f}")
+    passed, failed, skipped = (
+        sum(getattr(outcome, key) for _, outcome, _ in rows)
+        for key in ("passed", "failed", "skipped")
+    )
+    print(f"{'all':<12}{'':>25}{time.monotonic() - started:>9.1f}")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
