@@ -1,0 +1,375 @@
+"""Which TensorRT is installed, and what it can do.
+
+Two packages have the same Python API: ``tensorrt`` (full TensorRT, needs a GPU to build) and
+``tensorrt_rtx`` (TensorRT for RTX, builds ahead of time without one). Their bindings do not accept
+each other's objects, so a build belongs to one of them from its first object on: the
+:class:`Backend`.
+
+Importing this module imports no TensorRT; :func:`find_backend` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import importlib
+import sys
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, WrongBackendError
+
+__all__ = ["Backend", "Gpu", "backend_of", "find_backend", "gpu_info", "gpus", "use_device"]
+
+#: The packages that can build, in the order of preference.
+BACKEND_NAMES: Final = ("tensorrt", "tensorrt_rtx")
+
+_FULL_NAMES: Final = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
+
+# The compiled modules behind the two packages, by the first part of their name. Measured:
+# tensorrt_rtx_bindings.tensorrt_rtx (1.7.1); tensorrt_bindings.tensorrt (tensorrt-stubs 10.13).
+# tensorrt.tensorrt is where a TensorRT from NVIDIA's tar file has it.
+_BINDINGS: Final = {
+    "tensorrt": "tensorrt",
+    "tensorrt_bindings": "tensorrt",
+    "tensorrt_rtx": "tensorrt_rtx",
+    "tensorrt_rtx_bindings": "tensorrt_rtx",
+}
+
+# Flags that choose precisions layer by layer. A strongly typed network refuses them, and TensorRT
+# 11 and TensorRT for RTX no longer have them (tensorrt-stubs 10.13; tensorrt_rtx 1.7.1).
+_WEAK_FLAGS: Final = frozenset(
+    {
+        "BF16",
+        "FP16",
+        "FP4",
+        "FP8",
+        "INT4",
+        "INT8",
+        "OBEY_PRECISION_CONSTRAINTS",
+        "PREFER_PRECISION_CONSTRAINTS",
+    },
+)
+
+_INSTALL: Final = (
+    'Install TensorRT for RTX with: pip install "trt-widget[rtx]" (Linux x86-64 and Windows; '
+    'builds without a GPU too). Install full TensorRT with: pip install "trt-widget[tensorrt]" (needs an '
+    "NVIDIA driver and a GPU; its package fetches NVIDIA's libraries while it installs, or use the "
+    "tar, deb or rpm file from NVIDIA's TensorRT download page)."
+)
+
+
+class Backend:
+    """One installed TensorRT package.
+
+    Get one from :func:`find_backend`. Two backends of the same package are equal. A backend pickles
+    as its name and finds the package again where it is unpickled.
+
+    Attributes
+    ----------
+    name
+        ``"tensorrt"`` or ``"tensorrt_rtx"``.
+    module
+        The package, imported.
+    version
+        The package's version.
+    """
+
+    __slots__ = ("module", "name", "version")
+
+    name: str
+    module: Any
+    version: str
+
+    def __init__(self, name: str, module: Any) -> None:
+        self.name = name
+        self.module = module
+        self.version = str(getattr(module, "__version__", "unknown"))
+
+    @property
+    def is_rtx(self) -> bool:
+        """Whether this is TensorRT for RTX."""
+        return self.name == "tensorrt_rtx"
+
+    @property
+    def full_name(self) -> str:
+        """The product's name, for people."""
+        return _FULL_NAMES[self.name]
+
+    @property
+    def strongly_typed_only(self) -> bool:
+        """Whether every network is strongly typed: TensorRT for RTX, and TensorRT from 11 on."""
+        return self.is_rtx or not self.weak_flags()
+
+    @property
+    def can_target(self) -> bool:
+        """Whether engines can be built for other GPUs than this machine's (``target=``)."""
+        return self.is_rtx and bool(self.compute_capabilities())
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether building needs a GPU."""
+        return not self.is_rtx
+
+    def builder_flags(self) -> tuple[str, ...]:
+        """Return the names of the builder flags (``flags=``) that this package has."""
+        return self._members("BuilderFlag")
+
+    def weak_flags(self) -> tuple[str, ...]:
+        """Return the builder flags that only a weakly typed network takes; empty where none is."""
+        return tuple(name for name in self.builder_flags() if name in _WEAK_FLAGS)
+
+    def network_flags(self) -> tuple[str, ...]:
+        """Return the names of the network creation flags (``network_flags=``)."""
+        return self._members("NetworkDefinitionCreationFlag")
+
+    def compute_capabilities(self) -> tuple[str, ...]:
+        """Return the names of the GPU generations that can be a ``target=``; empty without any."""
+        return tuple(name for name in self._members("ComputeCapability") if name != "NONE")
+
+    def _members(self, enumeration: str) -> tuple[str, ...]:
+        return tuple(getattr(getattr(self.module, enumeration, None), "__members__", ()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Backend):
+            return NotImplemented
+        return self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name} {self.version}>"
+
+    def __str__(self) -> str:
+        return f"{self.full_name} {self.version}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (find_backend, (self.name,))
+
+
+def find_backend(choice: str | ModuleType | Backend | None = None) -> Backend:
+    """Find the TensorRT package to build with.
+
+    Parameters
+    ----------
+    choice
+        ``"tensorrt"``, ``"tensorrt_rtx"``, or the module. None takes full TensorRT where it can
+        build (it is installed, and a CUDA driver with at least one GPU is there), else TensorRT for
+        RTX.
+
+    Raises
+    ------
+    BackendNotFound
+        The package, or with None either one, is not installed or cannot build.
+    OptionError
+        No such package.
+    WrongBackendError
+        A module that is neither package.
+    """
+    if isinstance(choice, Backend):
+        return choice
+    if isinstance(choice, ModuleType):
+        return _from_module(choice)
+    if choice is None:
+        return _default()
+    if not isinstance(choice, str):
+        raise OptionError(
+            f"backend={choice!r} is no TensorRT package.",
+            "Give 'tensorrt', 'tensorrt_rtx', or the imported module.",
+        )
+    name = choice.strip().lower().replace("-", "_")
+    if name not in BACKEND_NAMES:
+        near = difflib.get_close_matches(name, BACKEND_NAMES, 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise OptionError(
+            f"backend={choice!r} is no TensorRT package that can build.",
+            f"{hint}Give 'tensorrt', 'tensorrt_rtx', or the imported module.",
+        )
+    module, why = _import(name)
+    if module is None:
+        raise BackendNotFound(f"{name} cannot be used: {why}.", _INSTALL)
+    return Backend(name, module)
+
+
+def _default() -> Backend:
+    full, why_not_full = _import("tensorrt")
+    if full is not None and gpus():
+        return Backend("tensorrt", full)
+    rtx, why_not_rtx = _import("tensorrt_rtx")
+    if rtx is not None:
+        return Backend("tensorrt_rtx", rtx)
+    if full is not None:
+        why_not_full = "it needs a GPU to build, and there is no NVIDIA driver with a GPU here"
+    raise BackendNotFound(
+        "No TensorRT that can build here was found "
+        f"(tensorrt: {why_not_full}; tensorrt_rtx: {why_not_rtx}).",
+        _INSTALL,
+    )
+
+
+def _from_module(module: ModuleType) -> Backend:
+    name = _BINDINGS.get(module.__name__.partition(".")[0])
+    if name is None:
+        raise WrongBackendError(
+            f"backend={module.__name__} is a module, but no TensorRT package that can build.",
+            "Give the module tensorrt or tensorrt_rtx.",
+        )
+    why_not = _lacks(module)
+    if why_not:
+        raise BackendNotFound(f"{module.__name__} cannot be used: {why_not}.", _INSTALL)
+    return Backend(name, module)
+
+
+def _import(name: str) -> tuple[Any, str]:
+    """Return the module and "", or None and why not."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            return None, "it is not installed"
+        return None, f"importing it failed: {error}"
+    except Exception as error:  # noqa: BLE001 - its loader raises OSError, RuntimeError, anything
+        return None, f"importing it failed: {error}"
+    why_not = _lacks(module)
+    return (None, why_not) if why_not else (module, "")
+
+
+def _lacks(module: ModuleType) -> str:
+    """Return why a module of the right name cannot build; "" where it can."""
+    if not hasattr(module, "Builder"):
+        # tensorrt-stubs installs a folder `tensorrt` of type stubs, which imports as an empty
+        # namespace package.
+        return "only an empty folder or type stubs of that name are installed"
+    if not hasattr(module, "IProgressMonitor"):
+        version = getattr(module, "__version__", "this version")
+        return f"{version} has no progress monitor, which came with TensorRT 10"
+    return ""
+
+
+def backend_of(obj: object) -> str | None:
+    """Tell which package an object comes from, or an object of a class derived from it.
+
+    Parameters
+    ----------
+    obj
+        A builder, network, config, monitor, logger ..., or a class of these.
+
+    Returns
+    -------
+    str or None
+        ``"tensorrt"``, ``"tensorrt_rtx"``, or None for an object of neither.
+    """
+    kind = obj if isinstance(obj, type) else type(obj)
+    for base in kind.__mro__:
+        name = _BINDINGS.get(str(getattr(base, "__module__", "")).partition(".")[0])
+        if name is not None:
+            return name
+    return None
+
+
+class Gpu(NamedTuple):
+    """A GPU as the CUDA driver numbers it (``CUDA_VISIBLE_DEVICES`` is applied)."""
+
+    number: int
+    name: str
+    #: Such as ``"SM90"``; the word that ``target=`` uses.
+    compute_capability: str
+
+
+# CUdevice_attribute in cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_MAJOR: Final = 75
+_MINOR: Final = 76
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    """Return the CUDA driver library after ``cuInit``, or None.
+
+    Asked through ctypes and never by creating a Builder: that costs seconds with a GPU, and logs
+    errors without. Note that ``cuInit`` makes CUDA unusable in later *forks* of this process, as
+    any build would.
+    """
+    try:
+        if sys.platform == "win32":
+            library = ctypes.WinDLL("nvcuda.dll")
+        else:
+            library = ctypes.CDLL("libcuda.so.1")
+        return library if library.cuInit(0) == 0 else None
+    except (OSError, AttributeError):
+        return None
+
+
+@lru_cache(maxsize=1)
+def gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that the CUDA driver offers; empty without a driver or a GPU.
+
+    The answer is kept: CUDA itself does not see a GPU that comes later.
+    """
+    driver = _driver()
+    if driver is None:
+        return ()
+    count = ctypes.c_int(0)
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return ()
+    return tuple(_describe(driver, index) for index in range(count.value))
+
+
+def _describe(driver: Any, index: int) -> Gpu:
+    device = ctypes.c_int(0)
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), device)
+    numbers = []
+    for attribute in (_MAJOR, _MINOR):
+        value = ctypes.c_int(0)
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        numbers.append(value.value)
+    return Gpu(index, name.value.decode(errors="replace"), f"SM{numbers[0]}{numbers[1]}")
+
+
+def gpu_info() -> list[str]:
+    """Return the names of the GPUs, in the order of their indices; empty without any."""
+    return [gpu.name for gpu in gpus()]
+
+
+def use_device(index: int) -> Gpu:
+    """Make the GPU ``index`` the current one of the calling thread, as ``cudaSetDevice`` does.
+
+    Done through the driver's primary context, which every CUDA runtime in the process follows: the
+    one that TensorRT is linked with cannot be addressed from Python. The context is kept until the
+    process ends, as with ``cudaSetDevice``.
+
+    Raises
+    ------
+    OptionRejected
+        There is no such GPU, or the driver refused.
+    """
+    found = gpus()
+    if not 0 <= index < len(found):
+        have = ", ".join(f"{gpu.number}: {gpu.name}" for gpu in found)
+        raise OptionRejected(
+            f"device={index} does not exist: "
+            + (
+                f"the GPUs here are {have}."
+                if found
+                else "there is no NVIDIA driver with a GPU here."
+            ),
+            "Leave device= out, or choose one of the GPUs." if found else "Leave device= out.",
+        )
+    driver = _driver()
+    device = ctypes.c_int(0)
+    context = ctypes.c_void_p()
+    code = (
+        driver.cuDeviceGet(ctypes.byref(device), index)
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        or driver.cuCtxSetCurrent(context)
+    )
+    if code != 0:
+        raise OptionRejected(
+            f"device={index} ({found[index].name}) cannot be used: the CUDA driver answered "
+            f"error {code}.",
+            "See whether other programs use the GPU exclusively, or choose another one.",
+        )
+    return found[index]
