@@ -1,0 +1,364 @@
+"""A real JupyterLab in a real Chromium, driven through the page and through Lab's own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import nbformat
+from playwright.sync_api import sync_playwright
+
+from tests.run import find_chromium
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from playwright.sync_api import ConsoleMessage, Locator, Page, ViewportSize
+    from typing_extensions import Self
+
+    Theme = Literal["light", "dark"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+VIEWPORT: Final[ViewportSize] = {"width": 1280, "height": 900}
+FLAGS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    # A test saves when it means to.
+    "docmanager-extension/plugin": {"autosave": False},
+}
+
+
+def artifacts() -> Path:
+    """Give the folder for screenshots: artifacts/, or what TRT_WIDGET_ARTIFACTS says."""
+    folder = Path(os.environ.get("TRT_WIDGET_ARTIFACTS") or ROOT / "artifacts")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Lab:
+    """A JupyterLab server with private folders, and one browser; a context manager."""
+
+    def __init__(self) -> None:
+        """Start both; return when the server has opened its port."""
+        chromium = find_chromium()
+        if chromium is None:
+            raise RuntimeError("no Chromium on PATH: `python3 tests/run.py` installs it")
+        self._stack = ExitStack()
+        try:
+            home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="lab-"))
+            self.home: Final = Path(home)
+            self.root: Final = self.home / "root"
+            """The folder that Lab shows, and the working directory of the kernels."""
+            self.token: Final = secrets.token_hex(16)
+            self.origin: Final = self._start_server()
+            player = self._stack.enter_context(sync_playwright())
+            browser = player.chromium.launch(executable_path=chromium, args=list(FLAGS))
+            self._stack.callback(browser.close)
+            # One context: the pages share the cache, so that only the first one loads Lab anew.
+            self.context: Final = browser.new_context(
+                viewport=VIEWPORT,
+                extra_http_headers={"Authorization": f"token {self.token}"},
+                reduced_motion="reduce",
+            )
+            self.context.set_default_timeout(20_000)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _start_server(self) -> str:
+        runtime, settings = self.home / "runtime", self.home / "settings"
+        for name, values in SETTINGS.items():
+            file = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values), "utf-8")
+        self.root.mkdir()
+        environ = os.environ | {
+            "HOME": str(self.home),
+            "IPYTHONDIR": str(self.home / "ipython"),
+            "JUPYTERLAB_SETTINGS_DIR": str(settings),
+            "JUPYTERLAB_WORKSPACES_DIR": str(self.home / "workspaces"),
+            "JUPYTER_CONFIG_DIR": str(self.home / "config"),
+            "JUPYTER_DATA_DIR": str(self.home / "data"),
+            "JUPYTER_PREFER_ENV_PATH": "1",
+            "JUPYTER_RUNTIME_DIR": str(runtime),
+            "JUPYTER_TOKEN": self.token,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = (
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--expose-app-in-browser"),
+            *(["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else ()),
+            "--ip=127.0.0.1",
+            f"--port={port}",
+            f"--ServerApp.root_dir={self.root}",
+            "--ServerApp.terminals_enabled=False",
+            "--LabApp.extension_manager=readonly",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        )
+        log = self.home / "lab.log"
+        with log.open("wb") as sink:
+            server = subprocess.Popen(command, env=environ, cwd=self.root, stdout=sink, stderr=sink)
+        self._stack.callback(self._stop_server, server)
+        # Lab takes another port if this one is no longer free, and says here which one.
+        said = runtime / f"jpserver-{server.pid}.json"
+        deadline = time.monotonic() + 60
+        while not said.exists():
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"JupyterLab did not start:\n{log.read_text('utf-8')}")
+            time.sleep(0.05)
+        return f"http://127.0.0.1:{json.loads(said.read_text('utf-8'))['port']}"
+
+    @staticmethod
+    def _stop_server(server: subprocess.Popen[bytes]) -> None:
+        server.terminate()
+        try:
+            server.wait(15)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+    def open(self, cells: Sequence[str], *, name: str | None = None) -> Notebook:
+        """Write a notebook of these code cells, open it in a page; return when it can run."""
+        path = f"{name or f'nb-{secrets.token_hex(4)}'}.ipynb"
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={
+                "kernelspec": {"name": "python3", "display_name": "Python", "language": "python"}
+            },
+        )
+        nbformat.write(notebook, self.root / path)
+        return Notebook(self, path)
+
+    def close(self) -> None:
+        """Stop the browser and the server, with its kernels."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        """Give the lab."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop everything."""
+        self.close()
+
+
+@dataclass
+class Notebook:
+    """A notebook that is open in a page of its own."""
+
+    lab: Lab
+    path: str
+    page: Page = field(init=False)
+    console_errors: list[str] = field(default_factory=list)
+    """What the page wrote with console.error, and every request that failed."""
+    page_errors: list[str] = field(default_factory=list)
+    """Exceptions that nothing in the page caught."""
+    foreign_requests: list[str] = field(default_factory=list)
+    """Addresses asked for that are not the server's."""
+
+    def __post_init__(self) -> None:
+        """Open the page and wait for the kernel."""
+        self.page = page = self.lab.context.new_page()
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.page_errors.append(str(error)))
+        page.on("request", lambda request: self._on_request(request.url))
+        page.on("websocket", lambda websocket: self._on_request(websocket.url))
+        # "Leave site? Changes may not be saved": a test that reloads without saving means it.
+        page.on("dialog", lambda dialog: dialog.accept())
+        # A workspace of its own, so that no other notebook is open beside it.
+        workspace = Path(self.path).stem
+        try:
+            page.goto(f"{self.lab.origin}/lab/workspaces/{workspace}/tree/{self.path}")
+            self._wait_loaded()
+            self.theme("light")
+            self.wait_idle()
+        except BaseException:
+            self.screenshot_page("failed-to-open")
+            page.close()
+            raise
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.console_errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def _on_request(self, url: str) -> None:
+        parts = urlsplit(url)
+        local = urlsplit(self.lab.origin).netloc
+        if parts.scheme not in {"data", "blob"} and parts.netloc != local:
+            self.foreign_requests.append(url)
+
+    def _wait_loaded(self) -> None:
+        self.page.wait_for_function(
+            """path => {
+                const panel = window.jupyterapp?.shell.currentWidget;
+                if (panel?.context?.path !== path || !panel.context.isReady) return false;
+                if (panel.content.widgets.length !== panel.content.model.cells.length) return false;
+                window.jupyterapp.shell.collapseLeft();
+                window.runs = [];
+                window.panel = panel;
+                return true;
+            }""",
+            arg=self.path,
+            timeout=60_000,
+        )
+
+    # the kernel
+
+    def wait_idle(self, timeout: float = 30) -> None:
+        """Wait until the kernel is connected and has nothing to do.
+
+        Only the status bar tells: a notebook's ``data-status`` is "idle" before there is a kernel.
+        """
+        bar = self.page.locator("#jp-main-statusbar").get_by_text(re.compile(r"\| Idle$"))
+        bar.wait_for(timeout=timeout * 1000)
+
+    def kernel(self, code: str) -> str:
+        """Run code in the kernel behind the notebook's back; return what it printed.
+
+        Goes through the main shell: while a cell runs it waits for that cell's end.
+        """
+        reply: dict[str, str] = self.page.evaluate(
+            """async code => {
+                const kernel = window.panel.sessionContext.session.kernel;
+                const future = kernel.requestExecute({code, silent: true, store_history: false});
+                let text = '';
+                future.onIOPub = message => {
+                    if (message.header.msg_type === 'stream') text += message.content.text;
+                };
+                const {content} = await future.done;
+                return {text, error: content.traceback?.join('\\n') ?? ''};
+            }""",
+            code,
+        )
+        assert not reply["error"], reply["error"]
+        return reply["text"]
+
+    def interrupt(self) -> None:
+        """Do what Kernel > Interrupt does."""
+        self.page.evaluate("window.panel.sessionContext.session.kernel.interrupt()")
+
+    def restart(self) -> None:
+        """Do what Kernel > Restart does once it is confirmed; wait for the new kernel."""
+        self.page.evaluate("window.panel.sessionContext.restartKernel()")
+        self.wait_idle()
+
+    # the cells
+
+    def cell(self, index: int) -> Locator:
+        """Give a cell, the first one being 0."""
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
+
+    def output(self, index: int) -> Locator:
+        """Give the area with a cell's outputs."""
+        return self.cell(index).locator(".jp-Cell-outputArea")
+
+    def start(self, index: int) -> None:
+        """Run a cell; don't wait for its end."""
+        self.page.evaluate(
+            """index => {
+                window.panel.content.activeCellIndex = index;
+                window.runs[index] = window.jupyterapp.commands.execute('notebook:run-cell');
+                window.runs[index].then(() => { window.runs[index].ended = true; });
+            }""",
+            index,
+        )
+
+    def wait(self, index: int, timeout: float = 30) -> None:
+        """Wait until a cell that was started has ended."""
+        self.page.wait_for_function(
+            "index => window.runs[index].ended", arg=index, timeout=timeout * 1000
+        )
+
+    def run(self, index: int, timeout: float = 30) -> None:
+        """Run a cell and wait for its end."""
+        self.start(index)
+        self.wait(index, timeout)
+
+    def run_all(self, timeout: float = 60) -> None:
+        """Run all cells, as Run > Run All Cells does, and wait until the last one has ended."""
+        self.page.evaluate(
+            """() => {
+                window.all = window.jupyterapp.commands.execute('notebook:run-all-cells');
+                window.all.then(() => { window.all.ended = true; });
+            }"""
+        )
+        self.page.wait_for_function("window.all.ended", timeout=timeout * 1000)
+
+    # the document and the page
+
+    def save(self) -> nbformat.NotebookNode:
+        """Save the notebook; return what is in the file."""
+        self.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
+        return nbformat.read(self.lab.root / self.path, as_version=4)
+
+    def reload(self, *, idle: bool = True) -> None:
+        """Reload the page; wait for the notebook, and for its kernel to be idle unless told not to.
+
+        What wasn't saved is lost, as it is for a user.
+        """
+        self.page.reload()
+        self._wait_loaded()
+        if idle:
+            self.wait_idle()
+
+    def theme(self, theme: Theme) -> None:
+        """Switch Lab to its light or dark theme."""
+        name = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[theme]
+        self.page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
+        )
+        # The body itself has no height, which counts as hidden.
+        self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+
+    def screenshot(self, index: int, name: str) -> Path:
+        """Save a picture of a cell's output as artifacts/NAME.png; return its path."""
+        path = artifacts() / f"{name}.png"
+        self.output(index).screenshot(path=path)
+        return path
+
+    def screenshot_page(self, name: str) -> Path:
+        """Save a picture of the whole page as artifacts/NAME.png; return its path."""
+        path = artifacts() / f"{name}.png"
+        self.page.screenshot(path=path)
+        return path
+
+    def assert_clean(self) -> None:
+        """Assert that the page reported no error and asked no other host for anything."""
+        assert self.page_errors == []
+        assert self.console_errors == []
+        assert self.foreign_requests == []
+
+    def close(self) -> None:
+        """Shut the kernel down and close the page."""
+        if not self.page.is_closed():
+            self.page.evaluate("window.panel?.sessionContext.shutdown()")
+            self.page.close()
