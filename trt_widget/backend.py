@@ -20,7 +20,16 @@ from typing import Any, Final, NamedTuple
 
 from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, WrongBackendError
 
-__all__ = ["Backend", "Gpu", "backend_of", "find_backend", "gpu_info", "gpus", "use_device"]
+__all__ = [
+    "Backend",
+    "Gpu",
+    "backend_of",
+    "find_backend",
+    "gpu_info",
+    "gpus",
+    "package_of",
+    "use_device",
+]
 
 #: The packages that can build, in the order of preference.
 BACKEND_NAMES: Final = ("tensorrt", "tensorrt_rtx")
@@ -53,10 +62,10 @@ _WEAK_FLAGS: Final = frozenset(
 )
 
 _INSTALL: Final = (
-    'Install TensorRT for RTX with: pip install "trt-widget[rtx]" (Linux x86-64 and Windows; '
-    'builds without a GPU too). Install full TensorRT with: pip install "trt-widget[tensorrt]" (needs an '
-    "NVIDIA driver and a GPU; its package fetches NVIDIA's libraries while it installs, or use the "
-    "tar, deb or rpm file from NVIDIA's TensorRT download page)."
+    'Install TensorRT for RTX with: pip install "trt-widget[rtx]" (Linux x86-64 and Windows; it '
+    "builds without a GPU too). Install full TensorRT with: pip install "
+    '"trt-widget[tensorrt]" (it needs an NVIDIA driver and a GPU; its package fetches NVIDIA\'s '
+    "libraries while it installs), or from NVIDIA's TensorRT downloads."
 )
 
 
@@ -111,6 +120,14 @@ class Backend:
     def needs_gpu(self) -> bool:
         """Whether building needs a GPU."""
         return not self.is_rtx
+
+    @property
+    def device_name(self) -> str:
+        """The first GPU's name; where there is none, how this package builds without."""
+        found = gpus()
+        if found:
+            return found[0].name
+        return "CPU (ahead of time)" if self.is_rtx else "no GPU"
 
     def builder_flags(self) -> tuple[str, ...]:
         """Return the names of the builder flags (``flags=``) that this package has."""
@@ -248,8 +265,8 @@ def _lacks(module: ModuleType) -> str:
     return ""
 
 
-def backend_of(obj: object) -> str | None:
-    """Tell which package an object comes from, or an object of a class derived from it.
+def package_of(obj: object) -> str | None:
+    """Tell which package an object's class comes from, or is derived from.
 
     Parameters
     ----------
@@ -267,6 +284,37 @@ def backend_of(obj: object) -> str | None:
         if name is not None:
             return name
     return None
+
+
+def backend_of(obj: object, expected: str | ModuleType | Backend | None = None) -> Backend:
+    """Find the package that a live object comes from.
+
+    Parameters
+    ----------
+    obj
+        A builder, network, config, monitor or logger.
+    expected
+        The package that it has to come from; None allows both.
+
+    Raises
+    ------
+    WrongBackendError
+        The object comes from neither package, or not from the expected one.
+    """
+    name = package_of(obj)
+    kind = f"{type(obj).__module__}.{type(obj).__qualname__}"
+    if name is None:
+        raise WrongBackendError(
+            f"An object of type {kind} comes from no TensorRT package.",
+            "Give an object of the package tensorrt or tensorrt_rtx.",
+        )
+    if expected is not None and find_backend(expected).name != name:
+        other = find_backend(expected).name
+        raise WrongBackendError(
+            f"An object of type {kind} comes from {name}, but the build uses {other}.",
+            f"Make it with {other}, or choose backend={name!r}.",
+        )
+    return find_backend(name)
 
 
 class Gpu(NamedTuple):

@@ -186,10 +186,11 @@ class BuildCancelled(BuildError):  # noqa: N818 - public name
 
     def __init__(
         self,
-        reason: str = "user",
         cause: str = "",
         remedy: str = "",
         messages: Iterable[str] = (),
+        *,
+        reason: str = "user",
     ) -> None:
         if reason not in CANCEL_REASONS:
             raise ValueError(f"not a reason for a cancel: {reason!r}")

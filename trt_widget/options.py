@@ -1,0 +1,666 @@
+"""What to build and how, checked before anything starts.
+
+Nothing here reads the model or needs a GPU. What only the model, the GPU or TensorRT can tell is
+checked by :mod:`trt_widget.network` when the build has started.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from trt_widget.backend import Backend, find_backend
+from trt_widget.errors import (
+    OptionError,
+    OutputError,
+    ProfileError,
+    SourceError,
+    UnknownOptionError,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = [
+    "OPTION_NAMES",
+    "BuildOptions",
+    "Profile",
+    "ShapeRange",
+    "Source",
+    "check_output",
+    "check_source",
+]
+
+#: What TensorRT accepts (IBuilderConfig::setBuilderOptimizationLevel). Measured with tensorrt_rtx
+#: 1.7.1: more than 5 silently becomes 5, less than 0 is refused in the log only.
+OPTIMIZATION_LEVELS: Final = range(6)
+
+# Only one of these can be on; TensorRT unsets the earlier one with a warning (measured, 1.7.1).
+_REFIT_FLAGS: Final = ("REFIT", "REFIT_IDENTICAL", "REFIT_INDIVIDUAL")
+
+# What a `config=` callable decides; options that would change its result behind its back.
+_DECIDED_BY_CONFIG: Final = ("flags", "optimization_level", "workspace", "target", "profiles")
+
+
+class ShapeRange(NamedTuple):
+    """The range of one input in an optimization profile: shapes, or a shape tensor's values."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+#: An optimization profile: the range of each input, by the input's name.
+Profile = dict[str, ShapeRange]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of one build, checked and in one form.
+
+    Make one with :meth:`from_kwargs`.
+
+    Attributes
+    ----------
+    output
+        Where to write the engine on success; absolute.
+    profiles
+        The optimization profiles, in order.
+    timeout
+        Seconds from the start of ``running`` until the build is cancelled.
+    flags
+        Names of builder flags of the backend's package.
+    strongly_typed
+        Whether the network is strongly typed. Where the option is not given: yes, as NVIDIA
+        recommends and as RTX and TensorRT 11 always do, unless ``flags`` holds a flag that only a
+        weakly typed network takes (FP16, INT8 ...).
+    network_flags
+        Names of further network creation flags.
+    optimization_level
+        0 to 5; None leaves TensorRT's default (3).
+    workspace
+        Limit of the workspace memory pool in bytes; None leaves TensorRT's default.
+    device
+        Index of the GPU to build on, as CUDA numbers them; None leaves the current one.
+    target
+        Names of ``ComputeCapability`` members; empty leaves TensorRT for RTX's default.
+    configure
+        ``(builder, network, config)``, called last, for anything else.
+    config
+        ``(builder, network) -> config``, as Polygraphy's ``CreateConfig`` is.
+    backend
+        The TensorRT package that builds.
+    """
+
+    output: Path | None
+    profiles: tuple[Profile, ...]
+    timeout: float | None
+    flags: tuple[str, ...]
+    strongly_typed: bool
+    network_flags: tuple[str, ...]
+    optimization_level: int | None
+    workspace: int | None
+    device: int | None
+    target: tuple[str, ...]
+    configure: Callable[[Any, Any, Any], Any] | None
+    config: Callable[[Any, Any], Any] | None
+    backend: Backend
+    #: Whether the caller said anything about the network's creation; a callable source decides it.
+    network_given: bool = False
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Mapping[str, Any]) -> BuildOptions:
+        """Check what the caller gave; an option that is missing or None has its default.
+
+        Parameters
+        ----------
+        kwargs
+            The keyword arguments of ``Build`` and ``BuildWidget``.
+
+        Raises
+        ------
+        UnknownOptionError
+            There is no such option.
+        OptionError
+            A value that cannot be, or two that contradict each other.
+        OutputError
+            ``output`` cannot be written.
+        ProfileError
+            A profile that no network could have.
+        BackendNotFound
+            No TensorRT to build with.
+        WrongBackendError
+            ``backend`` is a module, but not TensorRT's.
+        """
+        for name in kwargs:
+            if name not in OPTION_NAMES:
+                near = difflib.get_close_matches(name.lower(), OPTION_NAMES, 1, 0.5)
+                raise UnknownOptionError(name, near[0] if near else None, known=OPTION_NAMES)
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        if "config" in given:
+            _refuse_beside_config(given)
+        backend = find_backend(_backend_choice(given.get("backend")))
+        flags = _check_flags(given.get("flags", ()), backend)
+        network_flags = _check_network_flags(given.get("network_flags", ()), backend)
+        strongly_typed = _check_typing(given.get("strongly_typed"), flags, network_flags, backend)
+        return cls(
+            output=check_output(given["output"]) if "output" in given else None,
+            profiles=_check_profiles(given["profiles"]) if "profiles" in given else (),
+            timeout=_check_timeout(given["timeout"]) if "timeout" in given else None,
+            flags=flags,
+            strongly_typed=strongly_typed,
+            network_flags=tuple(name for name in network_flags if name != "STRONGLY_TYPED"),
+            optimization_level=_check_level(given.get("optimization_level")),
+            workspace=_check_integer("workspace", given.get("workspace"), 1, "bytes"),
+            device=_check_integer("device", given.get("device"), 0, "the index of a GPU"),
+            target=_check_target(given["target"], backend) if "target" in given else (),
+            configure=_check_callable(
+                "configure", given.get("configure"), "builder, network, config"
+            ),
+            config=_check_callable("config", given.get("config"), "builder, network"),
+            backend=backend,
+            network_given="strongly_typed" in given or bool(network_flags),
+        )
+
+
+#: The names of all options.
+OPTION_NAMES: Final = tuple(
+    field.name for field in fields(BuildOptions) if field.name != "network_given"
+)
+
+
+# ---- single options -----------------------------------------------------------------------------
+
+
+def _backend_choice(value: object) -> str | ModuleType | Backend | None:
+    return value  # type: ignore[return-value]  # find_backend itself refuses what is none of these
+
+
+def _refuse_beside_config(given: Mapping[str, object]) -> None:
+    others = [f"{name}=" for name in _DECIDED_BY_CONFIG if name in given]
+    if others:
+        raise OptionError(
+            f"config= makes the whole config, so {' and '.join(others)} cannot be given too.",
+            "Set it inside the function given as config=, or leave config= out and use configure= "
+            "for what has no option.",
+        )
+
+
+def _check_callable(name: str, value: Any, arguments: str) -> Any:
+    if value is not None and not callable(value):
+        raise OptionError(
+            f"{name}= must be a function, not {_kind(value)}.",
+            f"Give a function that takes ({arguments}).",
+        )
+    return value
+
+
+def _check_timeout(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if isinstance(value, (bool, str)) or not math.isfinite(seconds) or seconds <= 0:
+        raise OptionError(
+            f"timeout={value!r} is not a number of seconds above zero.",
+            "Give the seconds after which the build is to be cancelled, or leave it out.",
+        )
+    return seconds
+
+
+def _check_integer(name: str, value: Any, least: int, what: str) -> int | None:
+    if value is None:
+        return None
+    number = _integer(value)
+    if number is None or number < least:
+        raise OptionError(
+            f"{name}={value!r} is not a whole number of at least {least}.",
+            f"Give {what} as an integer.",
+        )
+    return number
+
+
+def _check_level(value: Any) -> int | None:
+    if value is None:
+        return None
+    number = _integer(value)
+    if number is None or number not in OPTIMIZATION_LEVELS:
+        raise OptionError(
+            f"optimization_level={value!r} is not a whole number from 0 to 5.",
+            "Higher levels search longer for a faster engine; TensorRT's default is 3.",
+        )
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    """Return ``value`` as an int where it is a whole number (numpy's too) and no truth value."""
+    if isinstance(value, bool) or type(value).__name__ in {"bool_", "bool"}:
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _names(option: str, value: Any) -> list[str]:
+    """Return names in upper case from one name or several, as text or as members of the enum."""
+    if isinstance(value, str) or hasattr(value, "name") or not isinstance(value, Iterable):
+        value = [value]
+    names: list[str] = []
+    for item in value:
+        name = item if isinstance(item, str) else getattr(item, "name", None)
+        if not isinstance(name, str) or not name.strip():
+            raise OptionError(
+                f"{option}={item!r} is not a name.",
+                f"Give the names as text, in a list: {option}=[...].",
+            )
+        upper = name.strip().upper().rpartition(".")[2]
+        if upper not in names:
+            names.append(upper)
+    return names
+
+
+def _unknown(
+    option: str, name: str, known: Sequence[str], backend: Backend, remedy: str = ""
+) -> OptionError:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return OptionError(
+        f"{option}: {backend} has no {name!r}.",
+        f"{hint}{remedy or 'It has: ' + ', '.join(known) + '.'}",
+    )
+
+
+def _check_flags(value: Any, backend: Backend) -> tuple[str, ...]:
+    known = backend.builder_flags()
+    names = _names("flags", value)
+    for name in names:
+        if name not in known:
+            remedy = ""
+            if name in _PRECISIONS and backend.strongly_typed_only:
+                remedy = (
+                    "Networks are strongly typed here: the precisions are those of the model. "
+                    "Convert the ONNX model instead (to FP16, or with explicit quantization)."
+                )
+                raise OptionError(f"flags: {backend} has no {name!r}.", remedy)
+            raise _unknown("flags", name, known, backend)
+    refits = [name for name in names if name in _REFIT_FLAGS]
+    if len(refits) > 1:
+        raise OptionError(
+            f"flags: {' and '.join(refits)} exclude each other; TensorRT would keep only the last.",
+            "Choose one.",
+        )
+    return tuple(names)
+
+
+_PRECISIONS: Final = frozenset({"BF16", "FP16", "FP4", "FP8", "INT4", "INT8"})
+
+
+def _check_network_flags(value: Any, backend: Backend) -> tuple[str, ...]:
+    known = backend.network_flags()
+    names = _names("network_flags", value)
+    for name in names:
+        if name not in known:
+            raise _unknown("network_flags", name, known, backend)
+    return tuple(names)
+
+
+def _check_typing(
+    value: Any,
+    flags: Sequence[str],
+    network_flags: Sequence[str],
+    backend: Backend,
+) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise OptionError(
+            f"strongly_typed={value!r} is neither True nor False.", "Give one of them."
+        )
+    if value is False and backend.strongly_typed_only:
+        raise OptionError(
+            f"strongly_typed=False is not possible: every network of {backend} is strongly typed.",
+            "Leave it out; the precisions are those written in the model.",
+        )
+    if value is False and "STRONGLY_TYPED" in network_flags:
+        raise OptionError(
+            "strongly_typed=False contradicts network_flags=['STRONGLY_TYPED'].", "Leave one out."
+        )
+    weak = [name for name in flags if name in backend.weak_flags()]
+    strong = value is True or "STRONGLY_TYPED" in network_flags
+    if strong and weak:
+        raise OptionError(
+            f"flags: {' and '.join(weak)} cannot be used in a strongly typed network.",
+            "Leave strongly_typed out (such flags make the network weakly typed), or leave the "
+            "flags out and convert the ONNX model to the precision that you want.",
+        )
+    if value is None and not strong:
+        return not weak
+    return strong
+
+
+_CAPABILITY: Final = re.compile(r"(?:SM|COMPUTE|CC)?[_ -]?(\d{1,2})\.?(\d)[AF]?")
+
+
+def _check_target(value: Any, backend: Backend) -> tuple[str, ...]:
+    known = backend.compute_capabilities()
+    if not backend.can_target:
+        raise OptionError(
+            f"target= is for TensorRT for RTX; {backend} builds for the GPU that it runs on.",
+            "Leave it out, or choose backend='tensorrt_rtx'. device= chooses the GPU.",
+        )
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) and isinstance(value, Iterable) and not hasattr(value, "name"):
+        value = [str(item) if isinstance(item, float) else item for item in value]
+    texts = [value] if isinstance(value, str) or hasattr(value, "name") else value
+    if not isinstance(texts, Iterable):
+        raise OptionError(f"target={value!r} is no GPU generation.", _targets(known))
+    names: list[str] = []
+    for item in texts:
+        name = _capability(item)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.6)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise OptionError(
+                f"target: {backend} cannot build for {item!r}.", f"{hint}{_targets(known)}"
+            )
+        if name not in names:
+            names.append(name)
+    if not names:
+        raise OptionError("target is empty.", _targets(known))
+    if "CURRENT" in names and len(names) > 1:
+        raise OptionError(
+            "target: 'current' cannot be combined with others; TensorRT for RTX takes it alone.",
+            "Give the GPU generations by name, or 'current' alone.",
+        )
+    return tuple(names)
+
+
+def _capability(item: Any) -> str:
+    """Return the enum's name for "SM86", "sm_86", "8.6", 86, "current" or a member of the enum."""
+    text = str(getattr(item, "name", item)).strip().upper()
+    match = _CAPABILITY.fullmatch(text)
+    return f"SM{match[1]}{match[2]}" if match else text
+
+
+def _targets(known: Sequence[str]) -> str:
+    names = ", ".join("'current'" if name == "CURRENT" else repr(name) for name in known)
+    return f"Possible are {names}, or a list of several."
+
+
+# ---- profiles -----------------------------------------------------------------------------------
+
+_PROFILE_FORM: Final = (
+    'Write profiles={"input": (min, opt, max)} with three shapes, for example '
+    'profiles={"x": ((1, 3, 224, 224), (8, 3, 224, 224), (32, 3, 224, 224))}; for several profiles '
+    "a list of such dicts."
+)
+_SHAPES: Final = ("min", "opt", "max")
+
+
+def _check_profiles(value: Any) -> tuple[Profile, ...]:
+    several = isinstance(value, (list, tuple))
+    profiles = list(value) if several else [value]
+    if not profiles:
+        return ()
+    return tuple(
+        _check_profile(profile, f"profiles[{index}]" if several else "profiles")
+        for index, profile in enumerate(profiles)
+    )
+
+
+def _check_profile(profile: Any, where: str) -> Profile:
+    # Polygraphy's Profile is no Mapping, but has items() and values with .min, .opt and .max.
+    if not isinstance(profile, Mapping) and not callable(getattr(profile, "items", None)):
+        raise ProfileError(f"{where} is {_kind(profile)}, not a dict.", _PROFILE_FORM)
+    if not profile:
+        raise ProfileError(f"{where} is empty.", _PROFILE_FORM)
+    checked: Profile = {}
+    for name, value in profile.items():
+        if not isinstance(name, str):
+            raise ProfileError(f"{where}: {name!r} is no input's name.", _PROFILE_FORM)
+        checked[name] = _check_range(value, f"{where}[{name!r}]")
+    return checked
+
+
+def _check_range(value: Any, where: str) -> ShapeRange:
+    if all(hasattr(value, name) for name in _SHAPES) and not hasattr(value, "dtype"):
+        value = (value.min, value.opt, value.max)
+    try:
+        triple = tuple(value)
+    except TypeError:
+        triple = ()
+    if isinstance(value, (str, bytes, Mapping)) or len(triple) != len(_SHAPES):
+        raise ProfileError(f"{where} is not (min, opt, max): {value!r}.", _PROFILE_FORM)
+    # One number instead of a shape: a scalar shape tensor's value, or a one-dimensional input.
+    shapes = ShapeRange(
+        *(
+            _check_shape(shape, f"{where}, {name}")
+            for shape, name in zip(triple, _SHAPES, strict=True)
+        )
+    )
+    if len({len(shape) for shape in shapes}) > 1:
+        raise ProfileError(
+            f"{where}: min, opt and max differ in their number of dimensions: {_show(shapes)}.",
+            "Give all three shapes the same number of dimensions.",
+        )
+    for axis, (low, best, high) in enumerate(zip(*shapes, strict=True)):
+        if not low <= best <= high:
+            which = "min > opt" if low > best else "opt > max"
+            raise ProfileError(
+                f"{where}: {which} in dimension {axis} ({low}, {best}, {high}): {_show(shapes)}.",
+                "Order the shapes so that min <= opt <= max holds in every dimension.",
+            )
+    return shapes
+
+
+def _check_shape(shape: Any, where: str) -> tuple[int, ...]:
+    number = _integer(shape)
+    if number is not None:
+        return (number,)
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise ProfileError(f"{where} is no shape: {shape!r}.", _PROFILE_FORM)
+    numbers = [_integer(dimension) for dimension in shape]
+    if None in numbers:
+        raise ProfileError(
+            f"{where} is not made of whole numbers: {shape!r}.",
+            "A profile needs a number in every dimension, also where the model has a name or -1.",
+        )
+    return tuple(number for number in numbers if number is not None)
+
+
+def _show(shapes: ShapeRange) -> str:
+    return f"min {shapes.min}, opt {shapes.opt}, max {shapes.max}"
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+# ---- output and source --------------------------------------------------------------------------
+
+
+def check_output(path: Any) -> Path:
+    """Check that an engine could be written to ``path``; nothing is written.
+
+    Returns
+    -------
+    pathlib.Path
+        The absolute path, so that a later ``chdir`` does not move it.
+
+    Raises
+    ------
+    OutputError
+        A directory, no regular file, or in a folder that is missing or read-only.
+    OptionError
+        Not a path.
+    """
+    try:
+        text = os.fspath(path)
+        target = Path(os.fsdecode(text)).absolute()
+        found = target.stat() if target.exists() else None
+    except TypeError:
+        raise OptionError(
+            f"output= must be a path, not {_kind(path)}.", "Give text or a pathlib.Path."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise OutputError(
+            f"output={path!r} is no usable path: {error}.", "Choose another."
+        ) from None
+    if not text:
+        raise OutputError("output= is empty.", "Give the engine file's name, or leave it out.")
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise OutputError(
+            f"output={str(path)!r} is a directory.", "Add the engine file's name to the path."
+        )
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise OutputError(f"output={str(path)!r} is not a regular file.", "Choose another name.")
+    # A link's own folder does not matter: the file that it points to is replaced.
+    folder = Path(os.path.realpath(target)).parent
+    if not folder.is_dir():
+        raise OutputError(
+            f"output={str(path)!r}: there is no folder {str(folder)!r}.",
+            "Create the folder first, or choose another.",
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"output={str(path)!r}: the folder {str(folder)!r} cannot be written to.",
+            "Choose a folder that you may write to.",
+        )
+    return target
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the model comes from.
+
+    Attributes
+    ----------
+    kind
+        ``path``, ``bytes``, ``proto`` (an ``onnx.ModelProto``) or ``callable``.
+    value
+        An absolute :class:`pathlib.Path`; ``bytes``; the ModelProto; the callable.
+    display_name
+        The file's name; ``<bytes>``; the graph's name; the callable's name.
+    """
+
+    kind: Literal["path", "bytes", "proto", "callable"]
+    value: Any
+    display_name: str
+
+
+def check_source(source: Any, options: BuildOptions | None = None) -> Source:
+    """Check where the model comes from, without reading it.
+
+    Parameters
+    ----------
+    source
+        A path (``str``, ``os.PathLike``), ``bytes`` (or ``bytearray``, ``memoryview``), an
+        ``onnx.ModelProto``, or a callable in Polygraphy's manner that returns
+        ``(builder, network)`` or ``(builder, network, parser)``.
+    options
+        The build's options, to see contradictions between the two.
+
+    Raises
+    ------
+    SourceError
+        Missing, a directory, empty, unreadable, or nothing that can be a model.
+    OptionError
+        A contradiction with the options.
+    """
+    checked = _check_source(source)
+    if options is None:
+        return checked
+    if checked.kind == "callable" and options.network_given:
+        raise OptionError(
+            "strongly_typed= and network_flags= have no effect on a network that a callable makes.",
+            "Give the flags where the callable creates its network.",
+        )
+    if checked.kind == "path" and options.output is not None:
+        same = options.output.exists() and options.output.samefile(checked.value)
+        if same:
+            raise OutputError(
+                f"output={str(options.output)!r} is the model itself.", "Choose another name."
+            )
+    return checked
+
+
+def _check_source(source: Any) -> Source:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        # A copy of what the caller could still change; bytes are taken as they are.
+        data = bytes(source)
+        if not data:
+            raise SourceError("The model is empty (0 bytes).", "Give the bytes of an ONNX model.")
+        return Source("bytes", data, "<bytes>")
+    if isinstance(source, (str, os.PathLike)):
+        return _check_path(source)
+    kind = type(source)
+    if callable(getattr(source, "SerializeToString", None)):
+        if kind.__name__ != "ModelProto":
+            raise SourceError(
+                f"{_kind(source).capitalize()} is not a whole ONNX model.",
+                "Give the ModelProto (onnx.helper.make_model(graph) makes one from a graph).",
+            )
+        return Source("proto", source, str(source.graph.name) or "<ModelProto>")
+    if callable(source):
+        named = getattr(source, "func", source)  # functools.partial
+        return Source("callable", source, str(getattr(named, "__name__", kind.__name__)))
+    raise SourceError(
+        f"{_kind(source).capitalize()} cannot be a model.",
+        "Give a path, bytes, an onnx.ModelProto, or a callable that returns (builder, network).",
+    )
+
+
+def _check_path(source: str | os.PathLike[str]) -> Source:
+    shown = repr(os.fspath(source))
+    try:
+        path = Path(os.fsdecode(source)).absolute()
+        found = path.stat()
+    except FileNotFoundError:
+        raise SourceError(f"There is no file {shown}.", _where_it_may_be(source)) from None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{shown} cannot be read: {error}.", "Check the path.") from None
+    if not os.fspath(source):
+        raise SourceError("The model's path is empty.", "Give the path of an ONNX file.")
+    if stat.S_ISDIR(found.st_mode):
+        inside = sorted(entry.name for entry in path.glob("*.onnx"))[:3]
+        hint = f" It holds {', '.join(inside)}." if inside else ""
+        raise SourceError(
+            f"{shown} is a directory.", f"Give the path of the ONNX file in it.{hint}"
+        )
+    if not stat.S_ISREG(found.st_mode):
+        raise SourceError(f"{shown} is not a regular file.", "Give the path of an ONNX file.")
+    if found.st_size == 0:
+        raise SourceError(
+            f"{shown} is empty (0 bytes).",
+            "Export or download the model again; see why it was empty.",
+        )
+    if not os.access(path, os.R_OK):
+        raise SourceError(f"{shown} may not be read: permission denied.", "Change its permissions.")
+    return Source("path", path, path.name)
+
+
+def _where_it_may_be(source: str | os.PathLike[str]) -> str:
+    """Return what to do about a missing file: the nearest name in its folder, if any."""
+    text = os.fsdecode(source)
+    if re.match(r"[a-z]{2,}://", text):
+        return "It looks like a URL: download the model first and give the file's path."
+    if text.startswith("~"):
+        return "A ~ is not expanded: use pathlib.Path(...).expanduser()."
+    path = Path(text).absolute()
+    if not path.parent.is_dir():
+        return f"The folder {str(path.parent)!r} does not exist either."
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, 1, 0.7)
+    return f"Did you mean {near[0]!r}?" if near else f"It was looked for in {str(path.parent)!r}."
