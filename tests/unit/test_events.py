@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trt_widget import events
+from trt_widget.events import EventError, PhaseStarted, StepCompleted, from_json, to_json
+
+TYPES = [getattr(events, name) for name in events.__all__ if hasattr(getattr(events, name), "kind")]
+TEXT = st.text(max_size=30)
+VALUES = {
+    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "int": st.integers(-(2**63), 2**63 - 1),
+    "str": TEXT,
+    "str | None": st.none() | TEXT,
+    "tuple[str, ...]": st.lists(TEXT, min_size=1, max_size=5).map(tuple),
+}
+
+
+def any_event() -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.builds(cls, **{field.name: VALUES[str(field.type)] for field in fields(cls)})
+        for cls in TYPES
+    )
+
+
+@given(any_event())
+def test_every_event_survives_json(event: Any) -> None:
+    line = to_json(event)
+    assert "\n" not in line
+    assert line.isascii()
+    assert from_json(line) == event
+    assert from_json(line.encode()) == event
+
+
+def test_nine_kinds_of_events_are_known() -> None:
+    assert len({cls.kind for cls in TYPES}) == len(TYPES) == 9
+
+
+def test_recordings_without_a_clock_and_newer_writers_are_read() -> None:
+    line = json.dumps({"event": "step_complete", "phase": "p", "step": 3, "colour": "blue"})
+    assert from_json(line) == StepCompleted(0.0, "p", 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("", "not a line of JSON"),
+        ("[1]", "expected a JSON object"),
+        ("{}", "unknown event None"),
+        ('{"event": ["x"]}', "unknown event"),
+        ('{"event": "phase_start"}', "incomplete event 'phase_start'"),
+        ('{"event": "step_complete", "phase": "p", "step": "3"}', "'step'"),
+        ('{"event": "step_complete", "phase": "p", "step": true}', "'step'"),
+        ('{"event": "step_complete", "phase": 7, "step": 1}', "'phase'"),
+        ('{"event": "phase_finish", "phase": "p", "time": NaN}', "'time'"),
+        ('{"event": "phases_collapsed", "path": [], "count": 1}', "'path'"),
+        ("[" * 100_000, "not a line of JSON"),
+    ],
+)
+def test_what_is_no_event_is_refused_with_its_reason(line: str, complaint: str) -> None:
+    with pytest.raises(EventError, match=complaint):
+        from_json(line)
+
+
+def test_the_form_is_the_one_that_is_documented() -> None:
+    assert json.loads(to_json(PhaseStarted(1.5, "Building engine", None, 6, 11))) == {
+        "event": "phase_start",
+        "time": 1.5,
+        "phase": "Building engine",
+        "parent": None,
+        "num_steps": 6,
+        "thread": 11,
+    }

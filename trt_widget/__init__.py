@@ -1,0 +1,77 @@
+"""See a TensorRT engine build live, cancel it, and read where the time went.
+
+Names are imported when they are first used: ``import trt_widget`` loads neither TensorRT nor pandas
+nor ipywidgets.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trt_widget._version import __version__
+
+if TYPE_CHECKING:
+    from trt_widget.build import Build, BuildResult
+    from trt_widget.errors import (
+        BackendNotFound,
+        BuildCancelled,
+        BuildError,
+        BuildFailed,
+        BuildStateError,
+        ConfigureFailed,
+        OptionError,
+        OutputError,
+        ParseFailed,
+        ProfileError,
+        SaveError,
+        SourceError,
+        UnknownOptionError,
+        WrongBackendError,
+    )
+    from trt_widget.monitor import ProgressMonitor
+    from trt_widget.phases import PhaseTree
+    from trt_widget.widget import BuildWidget
+
+__all__ = [
+    "BackendNotFound",
+    "Build",
+    "BuildCancelled",
+    "BuildError",
+    "BuildFailed",
+    "BuildResult",
+    "BuildStateError",
+    "BuildWidget",
+    "ConfigureFailed",
+    "OptionError",
+    "OutputError",
+    "ParseFailed",
+    "PhaseTree",
+    "ProfileError",
+    "ProgressMonitor",
+    "SaveError",
+    "SourceError",
+    "UnknownOptionError",
+    "WrongBackendError",
+    "__version__",
+]
+
+_HOME = {
+    "Build": "build",
+    "BuildResult": "build",
+    "BuildWidget": "widget",
+    "PhaseTree": "phases",
+    "ProgressMonitor": "monitor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,792 @@
+"""One build, from source to engine: its states, its drain thread, its result.
+
+States only move forward: ``pending``, ``running``, ``cancelling``, then one of ``succeeded``,
+``cancelled``, ``failed``; or ``ended``, for a build that the user's own code ran and whose outcome was
+never handed in. An engine that is finished before a cancel takes effect is kept: the build
+``succeeded`` and says so.
+
+Threads: the executor's thread builds, and the build's own drain thread, about ten times a second,
+folds what was recorded into the :class:`~trt_widget.phases.PhaseTree` and tells the subscribers. Everybody
+else only reads, or sets the cancel flag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import threading
+import time as clock
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trt_widget._files import save_atomically
+from trt_widget.backend import backend_of, find_backend
+from trt_widget.errors import (
+    BuildCancelled,
+    BuildError,
+    BuildFailed,
+    BuildStateError,
+)
+from trt_widget.events import Event, LogMessage, MessagesDropped, StatusChanged, StreamStarted
+from trt_widget.executors import Executor, Hooks, Outcome
+from trt_widget.executors.attached import AttachedExecutor
+from trt_widget.logger import BuildLog, forward
+from trt_widget.options import BuildOptions, check_source
+from trt_widget.phases import PhaseTree
+from trt_widget.timings import log_frame, spans_frame, timings_frame
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+    from types import ModuleType, TracebackType
+
+    import pandas as pd
+
+    from trt_widget.backend import Backend
+
+__all__ = ["FINAL", "Build", "BuildResult"]
+
+#: Seconds between two drains.
+TICK_S = 0.1
+#: States after which nothing changes any more.
+FINAL = ("succeeded", "cancelled", "failed", "ended")
+_ORDER = {"pending": 0, "running": 1, "cancelling": 2, **dict.fromkeys(FINAL, 3)}
+#: How long leaving the interpreter waits for builds that are being cancelled, in seconds.
+_EXIT_WAIT_S = 10.0
+
+_log = logging.getLogger("trt_widget")
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build came to.
+
+    Attributes
+    ----------
+    status
+        ``"succeeded"``, ``"cancelled"``, ``"failed"``, or ``"ended"`` where it is not known.
+    engine_bytes
+        Size of the serialized engine in bytes, or ``None``.
+    duration_s
+        Seconds from the start of ``running`` to the end.
+    ended_by
+        ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"``, ``"error"``
+        or ``"unknown"``.
+    stop_latency_s
+        Seconds from the request to cancel to the end, or ``None`` without one.
+    reason
+        Why it was cancelled (user, deadline, interrupt, closed, monitor), or ``None``.
+    backend, version
+        The TensorRT package and its version.
+    device
+        What was built for or on, as far as it is known.
+    executor
+        Where the builder ran: ``"thread"`` or ``"attached"``.
+    model
+        Display name of the source.
+    output
+        Where the engine was written, or ``None``.
+    layers
+        Layers of TensorRT's network after parsing, or ``None``.
+    warnings
+        TensorRT's warnings.
+    notes
+        Sentences for people that are not errors.
+    error
+        The exception that :meth:`Build.wait` raises, or ``None``.
+    """
+
+    status: str
+    engine_bytes: int | None
+    duration_s: float
+    ended_by: str
+    stop_latency_s: float | None
+    reason: str | None
+    backend: str
+    version: str
+    device: str | None
+    executor: str
+    model: str
+    output: Path | None
+    layers: int | None
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    error: BuildError | None
+
+
+class Build:
+    """Build an engine in the background, for scripts and servers; the widget stands on it.
+
+    Parameters
+    ----------
+    source
+        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's manner
+        that returns ``(builder, network)`` or ``(builder, network, parser)``.
+    **options
+        See :class:`~trt_widget.options.BuildOptions`.
+
+    Raises
+    ------
+    UnknownOptionError
+        A keyword that is none of the options (also a ``TypeError``).
+    OptionError, SourceError, OutputError, ProfileError
+        An option or a path that is wrong without looking into the model. What needs the model to be
+        read appears as ``failed`` and is raised by :meth:`wait`.
+    BackendNotFound
+        No TensorRT package is installed.
+
+    Examples
+    --------
+    >>> build = Build("resnet50.onnx", output="resnet50.engine").start()
+    >>> engine = build.wait()
+    """
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        self.options = BuildOptions.from_kwargs(options)
+        self._source = check_source(source)
+        self._initialize(self.options.found_backend, self._source.display_name)
+
+    @classmethod
+    def attach(
+        cls,
+        config: Any = None,
+        *,
+        backend: str | ModuleType | None = None,
+        name: str | None = None,
+    ) -> Build:
+        """Watch a build that your own code runs::
+
+            with Build.attach(config) as build:
+                engine = build.finish(builder.build_serialized_network(network, config))
+
+        Parameters
+        ----------
+        config
+            The builder config. A monitor that it has already is kept and called too. Without a config
+            give :attr:`monitor` to whatever makes it.
+        backend
+            The package of the builder; needed only without a config.
+        name
+            What to call the build.
+
+        Raises
+        ------
+        WrongBackendError
+            The config is not one of a TensorRT package, or not of ``backend``.
+        """
+        self = cls.__new__(cls)
+        self._attach(config, backend, name)
+        return self
+
+    def _attach(self, config: Any, backend: str | ModuleType | None, name: str | None) -> None:
+        found = find_backend(backend) if config is None else backend_of(config, backend)
+        self.options = BuildOptions.from_kwargs({"backend": found.module})
+        self._source = None
+        self._initialize(found, name or "your build")
+        self._executor = AttachedExecutor(found, config, self.name)
+
+    def _initialize(self, backend: Backend, name: str) -> None:
+        self.name = name
+        self.backend = backend
+        self.tree = PhaseTree()
+        #: Guards the tree, the log and the states; held for moments only.
+        self.lock = threading.RLock()
+        #: What a pending build waits for, else ``None``.
+        self.waiting_for: str | None = None
+        #: Times of the states, in epoch seconds, where they were reached.
+        self.entered_at: dict[str, float] = {"pending": clock.time()}
+        self._status = "pending"
+        self._result: BuildResult | None = None
+        self._engine: Any = None
+        self._executor: Executor | None = None
+        self._build_log = BuildLog()
+        self._origin = clock.perf_counter()
+        self._origin_epoch = clock.time()
+        self._news: deque[Event] = deque()
+        self._subscribers: list[tuple[Callable[[list[Event]], object], bool]] = []
+        self._reason: str | None = None
+        self._cancel_time = 0.0
+        self._started = False
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._published = threading.Event()
+        self._later: list[tuple[float, Callable[[], object]]] = []
+        self._waiters: list[Callable[[], object]] = []
+        self._drain_thread: threading.Thread | None = None
+        self._interrupts: contextlib.ExitStack | None = None
+        self._news.append(StreamStarted(0.0, name, backend.name, backend.version))
+
+    # ------------------------------------------------------------------ what a user calls
+
+    def start(self) -> Build:
+        """Start the build in the background and return at once.
+
+        One process builds one engine at a time per device: while another build runs, this one stays
+        ``pending`` and :attr:`waiting_for` names the other. A build that was cancelled before
+        stays cancelled.
+
+        Raises
+        ------
+        BuildStateError
+            It was started before.
+        """
+        with self.lock:
+            if self._started:
+                raise BuildStateError(
+                    f"The build of {self.name} was started already.",
+                    remedy="Make a new one with the same arguments to build again.",
+                )
+            if self._status in FINAL:
+                return self
+            self._started = True
+            if self._executor is None:
+                from trt_widget.executors.thread import ThreadExecutor
+
+                assert self._source is not None  # noqa: S101 - only attach() has no source
+                self._executor = ThreadExecutor(
+                    self._source, self.options, self.backend, self.name
+                )
+            self._start_draining()
+            _running.add(self)
+            self._executor.start(Hooks(self._on_running, self._on_waiting, self._wake.set))
+        return self
+
+    def request_cancel(self, reason: str = "user") -> bool:
+        """Ask the build to stop; returns at once.
+
+        The status is ``cancelling`` from now on (``cancelled`` if it was not started). Can be called
+        from any thread and any number of times; the first reason stays.
+
+        Parameters
+        ----------
+        reason
+            ``"user"``, ``"deadline"``, ``"interrupt"`` or ``"closed"``.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to cancel.
+        """
+        with self.lock:
+            if self._status in FINAL:
+                return False
+            if self._reason is None:
+                self._reason = reason
+                self._cancel_time = clock.perf_counter()
+            if not self._started:
+                outcome = Outcome("cancelled", ended_by="before build", reason=reason)
+                self._conclude(outcome)
+                self._start_draining()
+                return True
+            self._advance("cancelling", self._reason)
+            executor = self._executor
+        if executor is not None:
+            executor.request_cancel(reason)
+        return True
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Block until the build has ended and return the engine.
+
+        Ctrl-C (in a notebook: Interrupt) cancels the build; a second one leaves at once.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most. The build goes on when they are over.
+
+        Returns
+        -------
+        bytes-like
+            The serialized engine.
+
+        Raises
+        ------
+        BuildFailed, BuildCancelled
+            How else it ended.
+        BuildStateError
+            It was not started.
+        TimeoutError
+            ``timeout`` seconds have passed.
+        """
+        self._check_started()
+        self.wait_ended(timeout)
+        return self._give_engine()
+
+    def wait_ended(
+        self, timeout: float | None = None, between: Callable[[], object] | None = None
+    ) -> None:
+        """Block until the build has ended, whatever the outcome; see :meth:`wait`.
+
+        Parameters
+        ----------
+        between
+            Called about twenty times a second meanwhile.
+        """
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        interrupted = False
+        while True:
+            try:
+                while not self._ended.wait(0.05 if between else 0.2):
+                    if between is not None:
+                        between()
+                    if deadline is not None and clock.monotonic() > deadline:
+                        raise TimeoutError(f"{self.name} is still {self._status} after {timeout} s")
+                    if self._drain_thread is not None and not self._drain_thread.is_alive():
+                        self._conclude_broken()
+                break
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                self.request_cancel("interrupt")
+        if threading.current_thread() is not self._drain_thread:
+            self._published.wait(2.0)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait without blocking the event loop; a cancelled await cancels the build."""
+        return self._await().__await__()
+
+    async def _await(self) -> Any:
+        self._check_started()
+        await self.wait_ended_async()
+        return self._give_engine()
+
+    async def wait_ended_async(self) -> None:
+        """Wait until the build has ended, whatever the outcome."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell() -> None:
+            # The loop may be gone by the time the build ends.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        self._waiters.append(tell)
+        if self._published.is_set():
+            tell()
+        try:
+            while not ended.is_set():
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(ended.wait(), 1.0)
+                if self._drain_thread is not None and not self._drain_thread.is_alive():
+                    self._conclude_broken()
+                    break
+        except asyncio.CancelledError:
+            self.request_cancel("interrupt")
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(tell)
+
+    @property
+    def status(self) -> str:
+        """``pending``, ``running``, ``cancelling``, ``succeeded``, ``cancelled``, ``failed``, ``ended``."""
+        return self._status
+
+    @property
+    def result(self) -> BuildResult | None:
+        """What it came to, once it has ended."""
+        return self._result
+
+    @property
+    def engine(self) -> Any:
+        """The serialized engine (bytes-like), once there is one, else ``None``."""
+        return self._engine
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        """A row per phase path, in tree order; open phases count up to now.
+
+        Columns: ``phase``, ``path``, ``depth``, ``count``, ``total_s``, ``self_s``, ``mean_s``,
+        ``max_s``, ``share``, ``steps``, ``num_steps``, ``status``. The self times add up to the
+        durations of the roots.
+        """
+        with self.lock:
+            return timings_frame(self.tree, self.now())
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """A row per phase instance, in start order; times in seconds since the start of ``running``.
+
+        Columns: ``phase``, ``path``, ``depth``, ``parent``, ``start_s``, ``end_s``, ``duration_s``,
+        ``self_s``, ``steps``, ``num_steps``, ``status``. Bounded; see
+        :func:`~trt_widget.timings.spans_frame`.
+        """
+        with self.lock:
+            return spans_frame(self.tree, self.now())
+
+    @property
+    def log(self) -> pd.DataFrame:
+        """TensorRT's messages: ``time_s``, ``severity``, ``message``. Bounded."""
+        with self.lock:
+            return log_frame(self._build_log)
+
+    @property
+    def messages(self) -> list[LogMessage]:
+        """TensorRT's warnings and errors so far (bounded)."""
+        with self.lock:
+            return self._build_log.serious
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the engine to ``path``, whole or not at all.
+
+        Raises
+        ------
+        BuildStateError
+            There is no engine (yet).
+        SaveError
+            It could not be written; what was there before is intact.
+        """
+        if self._engine is None:
+            raise BuildStateError(
+                f"There is no engine of {self.name}: the build is {self._status}.",
+                remedy="Wait for it first: wait() gives the engine or says why there is none.",
+            )
+        return save_atomically(self._engine, path)
+
+    def subscribe(
+        self, callback: Callable[[list[Event]], object], *, every_tick: bool = False
+    ) -> Callable[[], None]:
+        """Have ``callback`` called with every batch of events, on the build's drain thread.
+
+        One that raises is reported once through :mod:`logging` and dropped; the build goes on.
+
+        Parameters
+        ----------
+        callback
+            Takes a list of events, in the order in which they happened.
+        every_tick
+            Call it about ten times a second, also with an empty list.
+
+        Returns
+        -------
+        callable
+            Ends the subscription.
+        """
+        entry = (callback, every_tick)
+        with self.lock:
+            self._subscribers.append(entry)
+
+        def unsubscribe() -> None:
+            with self.lock, contextlib.suppress(ValueError):
+                self._subscribers.remove(entry)
+
+        return unsubscribe
+
+    def close(self) -> None:
+        """Cancel the build if it runs, and drop the subscribers. What it found stays readable."""
+        self.request_cancel("closed")
+        with self.lock:
+            self._subscribers.clear()
+            self._later.clear()
+        self._wake.set()
+
+    # ------------------------------------------------------------------ attached builds
+
+    @property
+    def monitor(self) -> Any:
+        """The progress monitor of an attached build, to be set in a builder config."""
+        if not isinstance(self._executor, AttachedExecutor):
+            raise BuildStateError(
+                "Only an attached build gives its monitor away.",
+                remedy="Use attach(), or ProgressMonitor() on its own.",
+            )
+        return self._executor.monitor
+
+    def finish(self, engine: Any) -> Any:
+        """Hand in what your builder returned, and get it back.
+
+        Raises
+        ------
+        BuildCancelled, BuildFailed
+            It was ``None``.
+        """
+        if not isinstance(self._executor, AttachedExecutor) or not self._started:
+            raise BuildStateError(
+                "finish() is for a build that was attached and entered.",
+                remedy="Write: with BuildWidget.attach(config) as w: w.finish(...)",
+            )
+        self._executor.finish(engine)
+        self.wait_ended()
+        return self._give_engine()
+
+    def __enter__(self) -> Build:
+        """Start to watch an attached build; Ctrl-C cancels it from now on."""
+        if not isinstance(self._executor, AttachedExecutor):
+            raise BuildStateError(
+                "Only an attached build is used in a with statement.",
+                remedy="Use start() and wait().",
+            )
+        self.start()
+        if threading.current_thread() is threading.main_thread():
+            self._interrupts = contextlib.ExitStack()
+            self._interrupts.enter_context(self._cancel_on_interrupt())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End; without :meth:`finish` the outcome is not known."""
+        if self._interrupts is not None:
+            self._interrupts.close()
+        executor = self._executor
+        if isinstance(executor, AttachedExecutor):
+            if error is not None:
+                executor.finish(None, error)
+            else:
+                executor.leave()
+            self.wait_ended()
+
+    @contextlib.contextmanager
+    def _cancel_on_interrupt(self) -> Iterator[None]:
+        # The monitor's flag is what TensorRT reads; the build learns of it from the drain.
+        with self.monitor.cancel_on_interrupt():
+            yield
+
+    # ------------------------------------------------------------------ for views
+
+    def now(self) -> float:
+        """Seconds since the origin of the events, not past the end."""
+        if self._status in FINAL:
+            return self.tree.now
+        return clock.perf_counter() - self._origin
+
+    def epoch(self, time: float) -> float:
+        """Turn a time of the events into seconds since the epoch, for clocks elsewhere."""
+        return self._origin_epoch + time
+
+    @property
+    def executor(self) -> str:
+        """Where the builder runs: ``"thread"`` or ``"attached"``."""
+        return self._executor.kind if self._executor is not None else "thread"
+
+    def call_later(self, delay: float, action: Callable[[], object]) -> None:
+        """Call ``action`` on the drain thread in ``delay`` seconds, also after the end."""
+        with self.lock:
+            self._later.append((clock.monotonic() + delay, action))
+
+    def __repr__(self) -> str:
+        ended = f", {self._status}" if self._status in FINAL else ""
+        return f"{type(self).__name__}({self.name!r}{ended})"
+
+    # ------------------------------------------------------------------ inside
+
+    def _check_started(self) -> None:
+        if not self._started and self._status not in FINAL:
+            raise BuildStateError(
+                f"The build of {self.name} was not started.", remedy="Call start() first."
+            )
+
+    def _give_engine(self) -> Any:
+        result = self._result
+        if result is not None and result.error is not None:
+            # A fresh traceback each time: the error is kept, and may be raised more than once.
+            raise result.error.with_traceback(None)
+        return self._engine
+
+    def _on_running(self) -> None:
+        executor = self._executor
+        with self.lock:
+            if executor is None or self._status != "pending":
+                return
+            self.waiting_for = None
+            self._origin = executor.reset_origin()
+            self._origin_epoch = clock.time()
+            self._advance("running")
+
+    def _on_waiting(self, label: str) -> None:
+        with self.lock:
+            self.waiting_for = label
+            detail = f"waiting for {label}, which builds on the same device"
+            self._news.append(StatusChanged(0.0, self._status, None, detail))
+        self._wake.set()
+
+    def _advance(self, status: str, reason: str | None = None, detail: str | None = None) -> bool:
+        """Move to ``status`` if that is forward; the caller holds the lock."""
+        if _ORDER[status] <= _ORDER[self._status]:
+            return False
+        self._status = status
+        self.entered_at[status] = clock.time()
+        time = max(0.0, clock.perf_counter() - self._origin) if self._started else 0.0
+        self._news.append(StatusChanged(time, status, reason, detail))
+        self._wake.set()
+        return True
+
+    def _start_draining(self) -> None:
+        self._drain_thread = threading.Thread(
+            target=self._drain, name=f"trt_widget drain {self.name}"[:60], daemon=True
+        )
+        self._drain_thread.start()
+
+    def _drain(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._wake.wait(TICK_S)
+                self._wake.clear()
+                self._tick()
+            self._tell(self._take_news())
+            self._publish()
+            self._run_later()
+        except Exception:
+            _log.exception("trt_widget: the drain thread of %s broke off", self.name)
+        finally:
+            self._conclude_broken()
+            self._publish()
+            _running.discard(self)
+
+    def _tick(self) -> None:
+        executor = self._executor
+        if executor is None:  # cancelled before it was started
+            return
+        alive = executor.alive()
+        outcome = executor.outcome
+        events = executor.drain()
+        with self.lock:
+            self._take(events)
+            if self._reason is None and isinstance(executor, AttachedExecutor):
+                reason = executor.monitor.cancel_reason
+                if reason is not None:
+                    self.request_cancel(reason)
+            timeout = self.options.timeout
+            if timeout is not None and self._status == "running" and self.now() >= timeout:
+                self.request_cancel("deadline")
+            if outcome is not None:
+                self._conclude(outcome)
+            elif not alive and executor.outcome is None:
+                self._conclude_broken()
+            news = self._take_news()
+            final = [news.pop()] if self._ended.is_set() and news else []
+        forward([event for event in events if isinstance(event, LogMessage)])
+        self._tell([*sorted([*news, *events], key=lambda event: event.time), *final])
+
+    def _take(self, events: list[Event]) -> None:
+        """Fold a batch; the caller holds the lock."""
+        self.tree.apply(events)
+        for event in events:
+            if isinstance(event, LogMessage):
+                self._build_log.add(event)
+            elif isinstance(event, MessagesDropped):
+                self._build_log.dropped += event.count
+
+    def _take_news(self) -> list[Event]:
+        news = []
+        with self.lock:
+            while self._news:
+                news.append(self._news.popleft())
+        return news
+
+    def _tell(self, events: list[Event]) -> None:
+        with self.lock:
+            subscribers = list(self._subscribers)
+        for entry in subscribers:
+            callback, every_tick = entry
+            if not events and not every_tick:
+                continue
+            try:
+                callback(events)
+            except Exception:
+                _log.exception(
+                    "trt_widget: a subscriber of %s raised and is dropped: %r", self.name, callback
+                )
+                with self.lock, contextlib.suppress(ValueError):
+                    self._subscribers.remove(entry)
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Take the outcome; the caller holds the lock."""
+        if self._status in FINAL:
+            return
+        requested = self._reason is not None
+        reason = self._reason or outcome.reason
+        error = outcome.error
+        if outcome.status == "cancelled":
+            error = BuildCancelled(f"The build of {self.name} was cancelled", reason=reason or "user")
+        self.tree.close(outcome.status, outcome.time)
+        self._engine = outcome.engine
+        warnings = [m.message for m in self._build_log.serious if m.severity == "warning"]
+        ended = self._origin + outcome.time
+        self._result = BuildResult(
+            status=outcome.status,
+            engine_bytes=None if outcome.engine is None else _size(outcome.engine),
+            duration_s=outcome.time if "running" in self.entered_at else 0.0,
+            ended_by=outcome.ended_by,
+            stop_latency_s=max(0.0, ended - self._cancel_time) if requested and self._started else None,
+            reason=reason if requested or outcome.status == "cancelled" else None,
+            backend=self.backend.name,
+            version=self.backend.version,
+            device=outcome.facts.get("device"),
+            executor=self.executor,
+            model=self.name,
+            output=self.options.output if outcome.status == "succeeded" else None,
+            layers=outcome.facts.get("layers"),
+            warnings=tuple(warnings),
+            notes=outcome.notes,
+            error=error,
+        )
+        self._advance(outcome.status, self._result.reason, error.cause if error else None)
+        self._ended.set()
+
+    def _conclude_broken(self) -> None:
+        """End as failed if nothing else ended it: nobody waits for a dead build."""
+        with self.lock:
+            if self._status not in FINAL:
+                failure = BuildFailed(
+                    f"The build of {self.name} broke off without an outcome.",
+                    remedy="This is a defect of trt_widget; please report it with the log.",
+                )
+                time = max(0.0, clock.perf_counter() - self._origin)
+                self._conclude(Outcome("failed", error=failure, ended_by="error", time=time))
+
+    def _publish(self) -> None:
+        self._ended.set()
+        self._published.set()
+        for tell in list(self._waiters):
+            tell()
+
+    def _run_later(self) -> None:
+        """Stay for the calls that views have asked for."""
+        _running.discard(self)
+        while True:
+            with self.lock:
+                if not self._later:
+                    return
+                when, action = min(self._later, key=lambda entry: entry[0])
+            if clock.monotonic() < when:
+                self._wake.wait(when - clock.monotonic())
+                self._wake.clear()
+                continue
+            with self.lock, contextlib.suppress(ValueError):
+                self._later.remove((when, action))
+            try:
+                action()
+            except Exception:
+                _log.exception("trt_widget: a view of %s raised", self.name)
+
+
+def _size(engine: Any) -> int | None:
+    """Give the size in bytes of an engine, or ``None`` where it is not serialized."""
+    try:
+        return memoryview(engine).nbytes
+    except TypeError:
+        return None
+
+
+_running: weakref.WeakSet[Build] = weakref.WeakSet()
+
+
+@atexit.register
+def _cancel_all() -> None:
+    """Cancel what still runs when the interpreter is left: nobody could take the engine."""
+    builds = list(_running)
+    for build in builds:
+        build.request_cancel("closed")
+    deadline = clock.monotonic() + _EXIT_WAIT_S
+    for build in builds:
+        build._published.wait(max(0.0, deadline - clock.monotonic()))  # noqa: SLF001 - same module

@@ -1,0 +1,273 @@
+"""The vocabulary of a build: everything that can happen, and its form as JSON Lines.
+
+Every surface (widget, terminal, file, editor, server, agent) is fed from the same stream of these
+events. An event is a small immutable object; :func:`to_json` writes it as one line and
+:func:`from_json` reads it back. The stream is versioned by :data:`PROTOCOL_VERSION`, carried by the
+first event, :class:`StreamStarted`.
+
+Times are seconds since the origin of the stream (a monotonic clock), as ``float``.
+
+The names ``phase``, ``step``, ``parent`` and ``num_steps`` are those of
+``tensorrt.IProgressMonitor``. The stream is *coalesced*: between two drains only the last step of an
+open phase is kept, and under pressure whole finished phases are folded into
+:class:`PhasesCollapsed`, which says how many they were. Nothing disappears silently.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Union
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "CancelDelivered",
+    "Event",
+    "EventError",
+    "LogMessage",
+    "MessagesDropped",
+    "PhaseFinished",
+    "PhaseStarted",
+    "PhasesCollapsed",
+    "StatusChanged",
+    "StepCompleted",
+    "StreamStarted",
+    "from_json",
+    "to_json",
+]
+
+#: Version of the JSON form. It grows when a reader of the older form could misread the newer one.
+PROTOCOL_VERSION = 1
+
+
+class EventError(ValueError):
+    """A line that is not an event: the message says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class StreamStarted:
+    """First event of a stream.
+
+    Attributes
+    ----------
+    time
+        Seconds since the origin.
+    model
+        Display name of what is built.
+    backend, backend_version
+        The TensorRT package (``"tensorrt"`` or ``"tensorrt_rtx"``) and its version.
+    version
+        :data:`PROTOCOL_VERSION` of the writer.
+    """
+
+    kind: ClassVar[str] = "stream_start"
+    time: float
+    model: str
+    backend: str = ""
+    backend_version: str = ""
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    """``phase_start``: a phase opened below ``parent`` (``None``: it is a root).
+
+    ``num_steps`` is what TensorRT announced; it may be zero or negative, which means that the number
+    of steps is not known. ``thread`` tells hierarchies apart that run at the same time.
+    """
+
+    kind: ClassVar[str] = "phase_start"
+    time: float
+    phase: str
+    parent: str | None
+    num_steps: int
+    thread: int = 0
+
+
+@dataclass(frozen=True)
+class StepCompleted:
+    """``step_complete``: the last step (0-based index) that an open phase completed."""
+
+    kind: ClassVar[str] = "step_complete"
+    time: float
+    phase: str
+    step: int
+    thread: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseFinished:
+    """``phase_finish``: the only authority that a phase ended."""
+
+    kind: ClassVar[str] = "phase_finish"
+    time: float
+    phase: str
+    thread: int = 0
+
+
+@dataclass(frozen=True)
+class PhasesCollapsed:
+    """Finished phases of one path that were counted instead of being reported one by one.
+
+    Attributes
+    ----------
+    path
+        Names from the root down to the phase.
+    count
+        Number of phases.
+    total_s, max_s
+        Sum and maximum of their durations, in seconds.
+    steps, num_steps
+        Sums of the completed and of the announced steps.
+    """
+
+    kind: ClassVar[str] = "phases_collapsed"
+    time: float
+    path: tuple[str, ...]
+    count: int
+    total_s: float
+    max_s: float
+    steps: int = 0
+    num_steps: int = 0
+
+
+@dataclass(frozen=True)
+class CancelDelivered:
+    """``step_complete`` answered False for the first time: TensorRT knows of the cancel."""
+
+    kind: ClassVar[str] = "cancel_delivered"
+    time: float
+
+
+@dataclass(frozen=True)
+class LogMessage:
+    """A message of TensorRT's logger; ``severity`` is one of its names, in lower case."""
+
+    kind: ClassVar[str] = "log"
+    time: float
+    severity: str
+    message: str
+
+
+@dataclass(frozen=True)
+class MessagesDropped:
+    """``count`` messages of TensorRT's logger were not kept, since there were too many."""
+
+    kind: ClassVar[str] = "log_dropped"
+    time: float
+    count: int
+
+
+@dataclass(frozen=True)
+class StatusChanged:
+    """The build entered ``status``.
+
+    ``reason`` says why (of a cancel: user, deadline, interrupt, closed, monitor) and ``detail`` is a
+    sentence for people: what a pending build waits for, or the cause of a failure.
+    """
+
+    kind: ClassVar[str] = "status"
+    time: float
+    status: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+Event = Union[
+    StreamStarted,
+    PhaseStarted,
+    StepCompleted,
+    PhaseFinished,
+    PhasesCollapsed,
+    CancelDelivered,
+    LogMessage,
+    MessagesDropped,
+    StatusChanged,
+]
+
+_TYPES: dict[str, type[Any]] = {
+    cls.kind: cls
+    for cls in (
+        StreamStarted,
+        PhaseStarted,
+        StepCompleted,
+        PhaseFinished,
+        PhasesCollapsed,
+        CancelDelivered,
+        LogMessage,
+        MessagesDropped,
+        StatusChanged,
+    )
+}
+
+
+def to_json(event: Event) -> str:
+    """Write one event as one line of JSON, without the line end.
+
+    Returns
+    -------
+    str
+        ASCII only, so that the line survives any terminal, pipe or locale.
+    """
+    record: dict[str, Any] = {"event": event.kind}
+    for field in fields(event):
+        record[field.name] = getattr(event, field.name)
+    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(line: str | bytes) -> Event:
+    """Read one event from a line of JSON.
+
+    Unknown keys are ignored and a missing ``time`` counts as 0, so that streams of newer writers and
+    recordings without a clock can be read.
+
+    Raises
+    ------
+    EventError
+        The line is not JSON, not an object, of an unknown kind, or a field is missing or of the
+        wrong type.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        msg = f"not a line of JSON: {error}"
+        raise EventError(msg) from error
+    if not isinstance(record, dict):
+        msg = f"expected a JSON object, found {type(record).__name__}"
+        raise EventError(msg)
+    kind = record.get("event")
+    cls = _TYPES.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        msg = f"unknown event {kind!r}; known are {', '.join(_TYPES)}"
+        raise EventError(msg)
+    values: dict[str, Any] = {}
+    for field in fields(cls):
+        if field.name in record:
+            values[field.name] = _checked(kind, field.name, str(field.type), record[field.name])
+        elif field.name == "time":
+            values["time"] = 0.0
+    try:
+        event: Event = cls(**values)
+    except TypeError as error:
+        msg = f"incomplete event {kind!r}: {error}"
+        raise EventError(msg) from error
+    return event
+
+
+def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
+    """Give ``value`` back if it is of the annotated type; numbers must be finite."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation == "float" and number and math.isfinite(value):
+        return float(value)
+    if annotation == "int" and number and isinstance(value, int):
+        return value
+    if annotation.startswith("str") and isinstance(value, str):
+        return value
+    if annotation.endswith("None") and value is None:
+        return None
+    if annotation.startswith("tuple") and isinstance(value, list) and value:
+        if all(isinstance(part, str) for part in value):
+            return tuple(value)
+    msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r}"
+    raise EventError(msg)

@@ -1,0 +1,170 @@
+"""The builder in a thread of this process.
+
+TensorRT releases the interpreter while it parses and builds, so the notebook stays responsive. A build
+in a thread can be stopped at a callback only.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from trt_widget import diagnosis
+from trt_widget._files import save_atomically
+from trt_widget.errors import BuildError, BuildFailed, SaveError
+from trt_widget.executors import Outcome
+from trt_widget.executors.gate import GATE
+from trt_widget.logger import make_logger
+from trt_widget.monitor import ProgressMonitor
+from trt_widget.network import prepare
+
+if TYPE_CHECKING:
+    from trt_widget.backend import Backend
+    from trt_widget.events import Event
+    from trt_widget.executors import Hooks
+    from trt_widget.options import BuildOptions, Source
+
+__all__ = ["ThreadExecutor"]
+
+
+class ThreadExecutor:
+    """Runs one build in a daemon thread; see :class:`~trt_widget.executors.Executor`.
+
+    Parameters
+    ----------
+    source, options, backend
+        What to build, how, and with which package; checked already.
+    label
+        What people call the build.
+    """
+
+    kind = "thread"
+
+    def __init__(
+        self, source: Source, options: BuildOptions, backend: Backend, label: str
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._backend = backend
+        self._label = label
+        self._outcome: Outcome | None = None
+        self._wake = threading.Event()
+        self._monitor = ProgressMonitor(backend)
+        self._logger = make_logger(backend, origin=self._monitor.origin)
+        self._thread = threading.Thread(
+            target=self._run, name=f"trt_widget build {label}"[:60], daemon=True
+        )
+        self._hooks: Hooks
+
+    # ------------------------------------------------------------------ the build's side
+
+    def start(self, hooks: Hooks) -> None:
+        """Begin in the background."""
+        self._hooks = hooks
+        self._ticket = GATE.queue(self._options.device or 0, self._label, self._wake)
+        self._thread.start()
+
+    def reset_origin(self) -> float:
+        """Make now the time zero of the events."""
+        self._logger.origin = self._monitor.reset_origin()
+        return self._monitor.origin
+
+    def drain(self) -> list[Event]:
+        """Take what was recorded since the last call, ordered by time."""
+        events = [*self._monitor.drain(), *self._logger.drain()]
+        events.sort(key=lambda event: event.time)
+        return events
+
+    def request_cancel(self, reason: str) -> None:
+        """Set the flag that the next ``step_complete`` reads."""
+        self._monitor.request_cancel(reason)
+        self._wake.set()
+
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome, once there is one."""
+        return self._outcome
+
+    # ------------------------------------------------------------------ the builder's side
+
+    def _run(self) -> None:
+        try:
+            outcome = self._wait_for_turn() or self._build()
+        except BuildError as error:
+            outcome = self._failed(error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            failure = BuildFailed(
+                f"The build broke off with {type(error).__name__}: {error}",
+                remedy="This is not a message of TensorRT; please report it with its traceback.",
+            )
+            failure.__cause__ = error
+            outcome = self._failed(failure)
+        finally:
+            GATE.leave(self._ticket)
+        self._outcome = outcome
+        self._hooks.changed()
+
+    def _wait_for_turn(self) -> Outcome | None:
+        shown = None
+        while not self._monitor.cancel_requested:
+            if self._ticket.my_turn:
+                self._hooks.running()
+                return None
+            ahead = GATE.ahead(self._ticket)
+            if ahead and ahead[0].label != shown:
+                shown = ahead[0].label
+                self._hooks.waiting(shown)
+            self._wake.wait(0.5)
+            self._wake.clear()
+        return self._cancelled("before build")
+
+    def _build(self) -> Outcome:
+        monitor = self._monitor
+        prepared = prepare(
+            self._source,
+            self._options,
+            self._backend,
+            self._logger,
+            monitor,
+            lambda: monitor.cancel_requested,
+        )
+        facts = {"layers": prepared.network.num_layers, "device": self._backend.device_name}
+        if monitor.cancel_requested:
+            return self._cancelled("before build", facts)
+        serialized = prepared.builder.build_serialized_network(prepared.network, prepared.config)
+        time = perf_counter() - monitor.origin
+        notes = [*prepared.notes, *monitor.other_errors()]
+        if serialized is None:
+            messages = self._logger.serious()
+            if monitor.answered_false or diagnosis.was_cancelled(messages):
+                return self._cancelled("step", facts, time)
+            raise diagnosis.explain_failure(self._backend, messages, prepared)
+        engine = memoryview(serialized)
+        if monitor.cancel_requested:
+            notes.append("The engine was finished before TensorRT could notice the cancel.")
+        if self._options.output is not None:
+            try:
+                save_atomically(engine, self._options.output)
+            except SaveError as error:
+                return Outcome("failed", engine, error, "error", None, time, tuple(notes), facts)
+        return Outcome("succeeded", engine, None, "completed", None, time, tuple(notes), facts)
+
+    def _cancelled(
+        self, ended_by: str, facts: dict[str, Any] | None = None, time: float | None = None
+    ) -> Outcome:
+        return Outcome(
+            "cancelled",
+            ended_by=ended_by,
+            reason=self._monitor.cancel_reason or "monitor",
+            time=perf_counter() - self._monitor.origin if time is None else time,
+            facts=facts or {},
+        )
+
+    def _failed(self, error: BuildError) -> Outcome:
+        time = perf_counter() - self._monitor.origin
+        return Outcome("failed", error=error, ended_by="error", time=time)

@@ -1,0 +1,495 @@
+"""The one contact with ``trt.IProgressMonitor``.
+
+TensorRT's callbacks only record. They run on the builder's threads, thousands in a burst, and each
+of them holds up the build; so a callback reads the clock, stores a few words and reads the cancel
+flag, and does nothing else: no lock that a reader holds, no rendering, no allocation per step.
+
+How the record stays bounded
+----------------------------
+A step overwrites its phase's last step. The start and the finish of a phase go into a queue of at
+most :data:`MAX_QUEUED` entries. While the queue is full (nobody drains, or the interpreter is
+starved), new phases are only counted, per path, and come out as one
+:class:`~trt_widget.events.PhasesCollapsed` a path; one that is still open at the next drain is
+reported as if nothing had happened.
+
+Facts this rests on, measured with tensorrt-rtx 1.7.1 and stated in ``NvInfer.h``: an exception in a
+callback never reaches Python (in ``step_complete`` it cancels the build), several threads may call,
+and returning None from ``step_complete`` cancels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+from collections import deque
+from threading import get_ident
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from trt_widget.backend import Backend, find_backend
+from trt_widget.errors import BuildStateError, WrongBackendError
+from trt_widget.events import (
+    CancelDelivered,
+    Event,
+    PhaseFinished,
+    PhasesCollapsed,
+    PhaseStarted,
+    StepCompleted,
+)
+from trt_widget.phases import OTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, ModuleType
+
+__all__ = ["MAX_QUEUED", "ProgressMonitor"]
+
+#: Starts and finishes kept between two drains (about 100 bytes each).
+MAX_QUEUED = 20_000
+#: Paths that are told apart while phases are only counted.
+MAX_COLLAPSED = 1_000
+#: Phases that can be open at once; what starts past it is only counted. (TensorRT opens about ten.)
+MAX_OPEN = 10_000
+
+
+class _Phase:
+    """One open phase, written by the callbacks and read by the drain."""
+
+    __slots__ = ("last", "name", "num_steps", "parent", "parent_name", "previous", "start", "thread")
+
+    def __init__(
+        self, name: str, parent_name: str | None, num_steps: int, start: float, thread: int
+    ) -> None:
+        self.name = name
+        self.parent_name = parent_name
+        self.num_steps = num_steps
+        self.start = start
+        self.thread = thread
+        self.parent: _Phase | None = None
+        self.previous: _Phase | None = None
+        #: (step, time) of the last step: one object, so that a reader never sees half of it.
+        self.last: tuple[int, float] | None = None
+
+    def path(self) -> tuple[str, ...]:
+        """Names from the root down (the innermost 64)."""
+        names = []
+        phase: _Phase | None = self
+        while phase is not None and len(names) < 64:
+            names.append(phase.name)
+            phase = phase.parent
+        return tuple(reversed(names))
+
+
+class ProgressMonitor:
+    """A ``trt.IProgressMonitor`` that records, and that can cancel the build.
+
+    Usable alone in anybody's own code::
+
+        monitor = ProgressMonitor(backend="tensorrt_rtx")
+        config.progress_monitor = monitor
+        with monitor.cancel_on_interrupt():
+            engine = builder.build_serialized_network(network, config)
+
+    Parameters
+    ----------
+    backend
+        ``"tensorrt"``, ``"tensorrt_rtx"`` or the module. A monitor must derive from the base class of
+        the very package that builds (both bindings are module-local), so this must be the package of
+        your builder. By default as for :class:`~trt_widget.Build`.
+
+    Raises
+    ------
+    BackendNotFound
+        No TensorRT package is installed, or not the one asked for.
+    """
+
+    def __new__(cls, backend: str | ModuleType | Backend | None = None) -> ProgressMonitor:
+        """Give an instance of the subclass that derives from the backend's own base class."""
+        found = backend if isinstance(backend, Backend) else find_backend(backend)
+        bound = _bind(cls, found)
+        monitor = super().__new__(bound)
+        monitor._backend = found
+        return monitor
+
+    def __init__(self, backend: str | ModuleType | Backend | None = None) -> None:
+        del backend  # taken by __new__
+        self._backend: Backend
+        self._backend.module.IProgressMonitor.__init__(self)
+        self._origin = perf_counter()
+        self._cancel = False
+        self._delivered: float | None = None
+        self._delivered_sent = False
+        self._answered_by: str | None = None
+        self._reason: str | None = None
+        self._queue: deque[tuple[_Phase, float, tuple[int, float] | None, bool]] = deque()
+        self._open: dict[tuple[int, str], _Phase] = {}
+        self._stray: dict[str, tuple[int, float, int]] = {}
+        self._sent: dict[_Phase, int] = {}
+        # Phases that were not queued. Whoever removes an open one from ``_unqueued`` (the drain, to
+        # report it after all, or its finish, to count it) owns it: dict.pop is atomic.
+        self._unqueued: dict[_Phase, None] = {}
+        self._counting = threading.Lock()
+        self._counted: dict[tuple[str, ...], list[float]] = {}
+        self._refused = 0
+        self._refused_sent = 0
+        self._others: tuple[Any, ...] = ()
+        self._other_errors: deque[str] = deque(maxlen=10)
+
+    # ------------------------------------------------------------------ called by TensorRT
+
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        """Record that a phase opened (called by TensorRT)."""
+        thread = get_ident()
+        phase = _Phase(phase_name, parent_phase, num_steps, perf_counter(), thread)
+        open_ = self._open
+        if parent_phase is not None:
+            phase.parent = open_.get((thread, parent_phase))
+        key = (thread, phase_name)
+        if key in open_:
+            phase.previous = open_[key]
+        unqueued = self._unqueued
+        if (
+            phase.parent not in unqueued
+            and len(self._queue) < MAX_QUEUED
+            and len(self._sent) < MAX_OPEN
+        ):
+            open_[key] = phase
+            self._queue.append((phase, phase.start, None, False))
+        elif len(unqueued) < MAX_OPEN:
+            open_[key] = phase
+            unqueued[phase] = None
+        else:
+            self._refused += 1
+        if self._others:
+            self._tell_others("phase_start", phase_name, parent_phase, num_steps)
+
+    def step_complete(self, phase_name: str, step: int) -> bool:
+        """Record a step; answer False once a cancel was asked for (called by TensorRT)."""
+        thread = get_ident()
+        phase = self._open.get((thread, phase_name))
+        if phase is not None:
+            phase.last = (step, perf_counter())
+        else:
+            self._step_elsewhere(phase_name, step, thread)
+        go_on = not self._others or self._tell_others("step_complete", phase_name, step)
+        if self._cancel or not go_on:
+            if self._delivered is None:
+                self._delivered = perf_counter()
+                self._answered_by = "cancel" if self._cancel else "monitor"
+            return False
+        return True
+
+    def phase_finish(self, phase_name: str) -> None:
+        """Record that a phase ended (called by TensorRT)."""
+        now = perf_counter()
+        key = (get_ident(), phase_name)
+        phase = self._open.pop(key, None)
+        if phase is None:
+            phase = self._finish_elsewhere(phase_name)
+        elif phase.previous is not None:
+            self._open[key] = phase.previous
+        if phase is None:
+            phase = _Phase(phase_name, None, 0, now, key[0])
+            self._queue_or_count(phase, now)
+        elif self._unqueued and phase in self._unqueued:
+            self._count(phase, now)
+        else:
+            # Never refused: at most one finish for a queued start.
+            self._queue.append((phase, now, phase.last, True))
+        if self._others:
+            self._tell_others("phase_finish", phase_name)
+
+    def _step_elsewhere(self, name: str, step: int, thread: int) -> None:
+        """Take a step whose phase was opened by another thread, or never."""
+        for (_, open_name), phase in list(self._open.items()):
+            if open_name == name:
+                phase.last = (step, perf_counter())
+                return
+        if len(self._stray) < MAX_COLLAPSED:
+            self._stray[name] = (step, perf_counter(), thread)
+
+    def _finish_elsewhere(self, name: str) -> _Phase | None:
+        """Find the phase that another thread opened."""
+        for key in reversed(list(self._open)):
+            if key[1] == name:
+                phase = self._open.pop(key, None)
+                if phase is not None:
+                    if phase.previous is not None:
+                        self._open[key] = phase.previous
+                    return phase
+        return None
+
+    def _queue_or_count(self, phase: _Phase, now: float) -> None:
+        if len(self._queue) < MAX_QUEUED:
+            self._queue.append((phase, now, None, True))
+
+    def _count(self, phase: _Phase, now: float) -> None:
+        with self._counting:
+            if phase not in self._unqueued:  # the drain has just reported it
+                self._queue.append((phase, now, phase.last, True))
+                return
+            del self._unqueued[phase]
+            path = phase.path()
+            counted = self._counted.get(path)
+            if counted is None:
+                if len(self._counted) >= MAX_COLLAPSED:
+                    path = (*path[:-1], OTHER) if len(path) > 1 else (OTHER,)
+                    if path not in self._counted and len(self._counted) >= 2 * MAX_COLLAPSED:
+                        path = (OTHER,)
+                counted = self._counted.setdefault(path, [0, 0.0, 0.0, 0, 0])
+            duration = now - phase.start
+            counted[0] += 1
+            counted[1] += duration
+            counted[2] = max(counted[2], duration)
+            counted[3] += phase.last[0] + 1 if phase.last else 0
+            counted[4] += max(phase.num_steps, 0)
+
+    def _tell_others(self, method: str, *arguments: Any) -> bool:
+        """Call the chained monitors; a failing one is noted and counts as "go on"."""
+        go_on = True
+        for other in self._others:
+            try:
+                answer = getattr(other, method)(*arguments)
+            except Exception as error:  # noqa: BLE001 - a callback must never raise into C++
+                self._other_errors.append(f"{type(other).__name__}.{method}: {error!r}")
+            else:
+                go_on = go_on and (method != "step_complete" or bool(answer))
+        return go_on
+
+    # ------------------------------------------------------------------ called by everybody else
+
+    @property
+    def backend(self) -> Backend:
+        """The package this monitor belongs to."""
+        return self._backend
+
+    @property
+    def origin(self) -> float:
+        """Origin of the events' times, a reading of ``time.perf_counter()`` in seconds."""
+        return self._origin
+
+    def reset_origin(self) -> float:
+        """Make now the time zero of the events; give it back as ``time.perf_counter()`` reads it."""
+        self._origin = perf_counter()
+        return self._origin
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether :meth:`request_cancel` was called."""
+        return self._cancel
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason given with the first :meth:`request_cancel`, or ``None``."""
+        return self._reason
+
+    @property
+    def answered_false(self) -> str | None:
+        """Why ``step_complete`` answered False: ``"cancel"``, ``"monitor"`` (a chained one), or None."""
+        return self._answered_by
+
+    def request_cancel(self, reason: str = "user") -> None:
+        """Ask TensorRT to stop: from now on every ``step_complete`` answers False.
+
+        Can be called from any thread and any number of times; the first reason stays.
+        """
+        if self._reason is None:
+            self._reason = reason
+        self._cancel = True
+
+    def chain(self, other: Any) -> None:
+        """Call ``other``, a monitor of the same package, after this one with every callback.
+
+        A False of its ``step_complete`` cancels the build; an exception in it does not.
+        """
+        if other is not None and other is not self and other not in self._others:
+            self._others = (*self._others, other)
+
+    def other_errors(self) -> list[str]:
+        """Take the exceptions that chained monitors raised since the last call (at most 10)."""
+        errors = []
+        with contextlib.suppress(IndexError):
+            while True:
+                errors.append(self._other_errors.popleft())
+        return errors
+
+    def drain(self) -> list[Event]:
+        """Take what was recorded since the last call, in the order in which it happened.
+
+        Call it from one thread only. Steps are coalesced: for each phase the last one comes out.
+
+        Returns
+        -------
+        list of Event
+            Times are seconds since :attr:`origin`.
+        """
+        origin = self._origin
+        events: list[tuple[float, int, Event]] = []
+        sent = self._sent
+        # Only what is in the queue now: a flood must not keep the drain from returning.
+        for _ in range(len(self._queue)):
+            phase, time, last, finished = self._queue.popleft()
+            if not finished:
+                self._emit_start(events, phase)
+                continue
+            if last is not None and last[0] > sent.get(phase, -1):
+                step = StepCompleted(last[1] - origin, phase.name, last[0], phase.thread)
+                events.append((last[1], len(events), step))
+            sent.pop(phase, None)
+            finish = PhaseFinished(time - origin, phase.name, phase.thread)
+            events.append((time, len(events), finish))
+        if self._unqueued or self._counted:
+            self._drain_counted(events)
+        # An open phase whose start is not out yet has one in the queue, for the next drain.
+        for phase, known in list(sent.items()):
+            last = phase.last
+            if last is not None and last[0] > known:
+                sent[phase] = last[0]
+                step = StepCompleted(last[1] - origin, phase.name, last[0], phase.thread)
+                events.append((last[1], len(events), step))
+        for name in list(self._stray):
+            stray = self._stray.pop(name)
+            step = StepCompleted(stray[1] - origin, name, stray[0], stray[2])
+            events.append((stray[1], len(events), step))
+        if self._delivered is not None and not self._delivered_sent:
+            self._delivered_sent = True
+            events.append((self._delivered, len(events), CancelDelivered(self._delivered - origin)))
+        events.sort(key=lambda entry: entry[:2])
+        return [event for _, _, event in events]
+
+    def _emit_start(self, events: list[tuple[float, int, Event]], phase: _Phase) -> None:
+        start = PhaseStarted(
+            phase.start - self._origin,
+            phase.name,
+            phase.parent_name,
+            phase.num_steps,
+            phase.thread,
+        )
+        self._sent[phase] = -1
+        events.append((phase.start, len(events), start))
+
+    def _drain_counted(self, events: list[tuple[float, int, Event]]) -> None:
+        with self._counting:
+            room = max(0, MAX_OPEN - len(self._sent))
+            adopted = sorted(self._unqueued, key=lambda phase: phase.start)[:room]
+            for phase in adopted:
+                del self._unqueued[phase]
+            counted, self._counted = self._counted, {}
+        for phase in adopted:
+            self._emit_start(events, phase)
+        now = perf_counter()
+        for path, (count, total, longest, steps, num_steps) in counted.items():
+            collapsed = PhasesCollapsed(
+                now - self._origin, path, int(count), total, longest, int(steps), int(num_steps)
+            )
+            events.append((now, len(events), collapsed))
+        if self._refused > self._refused_sent:
+            refused = self._refused - self._refused_sent
+            self._refused_sent += refused
+            collapsed = PhasesCollapsed(now - self._origin, (OTHER,), refused, 0.0, 0.0)
+            events.append((now, len(events), collapsed))
+
+    @contextlib.contextmanager
+    def cancel_on_interrupt(self) -> Iterator[ProgressMonitor]:
+        """Turn Ctrl-C into a cancel while the block runs, from any phase of the build.
+
+        Meant for scripts. An exception raised by Python's own handler inside a callback would be
+        swallowed by TensorRT (always in ``phase_start`` and ``phase_finish``); this handler only
+        sets the flag. A second Ctrl-C goes to the handler that was there before, and the old handler
+        is back when the block is left.
+
+        The flag is set as soon as the signal arrives, also while the main thread is inside
+        TensorRT: a helper thread watches :func:`signal.set_wakeup_fd` where nobody else uses it.
+
+        Raises
+        ------
+        BuildStateError
+            Not called from the main thread, the only one that may set signal handlers.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise BuildStateError(
+                "Ctrl-C can be taken over in the main thread only.",
+                remedy="Use cancel_on_interrupt() in the main thread, or call request_cancel().",
+            )
+        before = signal.getsignal(signal.SIGINT)
+
+        def on_interrupt(signum: int, frame: FrameType | None) -> None:
+            if not seen:
+                seen.append(signum)
+                self.request_cancel("interrupt")
+            elif callable(before):
+                before(signum, frame)
+
+        seen: list[int] = []
+        stop_watching = _watch_signal(signal.SIGINT, lambda: self.request_cancel("interrupt"))
+        signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
+            stop_watching()
+
+    def __repr__(self) -> str:
+        state = f", cancel requested: {self._reason}" if self._cancel else ""
+        return f"ProgressMonitor({self._backend.name!r}{state})"
+
+
+_bound: dict[tuple[type, str], Any] = {}
+
+
+def _bind(cls: type[ProgressMonitor], backend: Backend) -> Any:
+    """Give the subclass of ``cls`` that also derives from the backend's IProgressMonitor."""
+    base = backend.module.IProgressMonitor
+    if issubclass(cls, base):
+        return cls
+    for other in cls.__mro__:
+        if other.__name__ == "IProgressMonitor":
+            raise WrongBackendError(
+                f"{cls.__name__} derives from the IProgressMonitor of another package than "
+                f"{backend.name}.",
+                remedy="Pass the backend whose class it derives from.",
+            )
+    key = (cls, backend.name)
+    if key not in _bound:
+        _bound[key] = type(cls.__name__, (cls, base), {"__module__": cls.__module__})
+    return _bound[key]
+
+
+def _watch_signal(signum: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Run ``action`` when ``signum`` arrives, even while the main thread runs C++ code.
+
+    Returns
+    -------
+    callable
+        Ends the watch and gives the wake-up descriptor back.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    old = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    if old != -1:
+        # Somebody (an event loop) is woken by it already: leave it to them.
+        signal.set_wakeup_fd(old)
+        receiver.close()
+        sender.close()
+        return lambda: None
+
+    def watch() -> None:
+        while True:
+            received = receiver.recv(64)
+            if not received:
+                return
+            if signum in received:
+                action()
+
+    watcher = threading.Thread(target=watch, name="trt_widget interrupt", daemon=True)
+    watcher.start()
+
+    def stop() -> None:
+        signal.set_wakeup_fd(-1)
+        sender.close()
+        watcher.join(1)
+        receiver.close()
+
+    return stop

@@ -1,0 +1,606 @@
+"""PhaseTree: a pure fold of a build's events into the state of its phases.
+
+No clock, no input or output, no thread, no widget: time comes with the events. The tree keeps
+
+- one :class:`PhaseNode` for every *path* (the names from the root down), which aggregates all
+  instances of that path, and
+- one *span* for every instance, in compact columns and up to a documented bound.
+
+TensorRT reuses a name as soon as the phase is finished (one MNIST build of TensorRT 10.16 opens
+"Measuring tactic time" 1,107 times), lets the same name sit under two parents, skips steps, and lets
+a parent step while its child is open. So instances are matched by name, thread and recency, and
+whatever cannot be matched is counted in :attr:`PhaseTree.anomalies` and otherwise ignored.
+
+Self time is attributed by sweeping: between two events of a root, the elapsed time belongs to the
+innermost open phases of that root, in equal parts where several are open at once. Hence self times
+are never negative and add up to the roots' durations, whatever the order of the events.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from trt_widget.events import (
+    CancelDelivered,
+    Event,
+    PhaseFinished,
+    PhasesCollapsed,
+    PhaseStarted,
+    StepCompleted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["MAX_PATHS", "MAX_SPANS", "OTHER", "PATH_SEPARATOR", "PhaseNode", "PhaseTree"]
+
+#: Spans kept one by one (about 45 bytes each). Past it only the per-path aggregates grow.
+MAX_SPANS = 100_000
+#: Paths kept apart. Past it a new path is counted under :data:`OTHER` of its parent.
+MAX_PATHS = 2_000
+#: Name of the node that stands for the paths past :data:`MAX_PATHS`.
+OTHER = "(other phases)"
+#: Joins names to a path for people. Not a slash: layer names, which some versions of TensorRT put
+#: into phase names, are full of them.
+PATH_SEPARATOR = " > "
+
+#: States of a phase: open, ended inside a build that went on, and the three ways in which the
+#: phases that were open at the end of a build ended.
+STATUSES = ("running", "done", "cancelled", "failed", "ended")
+_RUNNING, _DONE, _CANCELLED, _FAILED, _ENDED = range(5)
+_OUTCOMES = {
+    "succeeded": _DONE,
+    "cancelled": _CANCELLED,
+    "failed": _FAILED,
+    "ended": _ENDED,
+}
+
+
+class PhaseNode:
+    """All instances of one path.
+
+    Attributes
+    ----------
+    name, path, depth, parent, children
+        Where the node stands; ``path`` is a tuple of names and ``children`` is ordered by first
+        start.
+    count
+        Number of instances so far, open ones included.
+    open_count
+        Number of instances that are open now.
+    total_s, self_s, max_s
+        Seconds, of the finished instances (``self_s``: up to the last event). The methods of
+        :class:`PhaseTree` add the open ones.
+    steps, num_steps
+        Sums over all instances (announced numbers below one count as zero).
+    step, step_total
+        Completed and announced steps of the latest instance; ``step_total`` below one means unknown.
+    started, ended
+        Start of the latest instance; end of the latest finished instance or ``None``.
+    status
+        One of :data:`STATUSES`.
+    revision
+        Grows with every change; a view compares it with the one it has drawn.
+    """
+
+    __slots__ = (
+        "_status",
+        "children",
+        "count",
+        "depth",
+        "ended",
+        "index",
+        "instances",
+        "last_event",
+        "max_s",
+        "name",
+        "num_steps",
+        "parent",
+        "path",
+        "revision",
+        "self_s",
+        "started",
+        "step",
+        "step_total",
+        "steps",
+        "total_s",
+    )
+
+    def __init__(self, index: int, name: str, parent: PhaseNode | None) -> None:
+        self.index = index
+        self.name = name
+        self.parent = parent
+        self.path: tuple[str, ...] = (*parent.path, name) if parent else (name,)
+        self.depth: int = parent.depth + 1 if parent else 0
+        self.children: dict[str, PhaseNode] = {}
+        self.instances: list[_Open] = []
+        self.count = 0
+        self.total_s = 0.0
+        self.self_s = 0.0
+        self.max_s = 0.0
+        self.steps = 0
+        self.num_steps = 0
+        self.step = 0
+        self.step_total = 0
+        self.started = 0.0
+        self.last_event = 0.0
+        self.ended: float | None = None
+        self.revision = 0
+        self._status = _RUNNING
+
+    @property
+    def open_count(self) -> int:
+        """Number of instances that are open now."""
+        return len(self.instances)
+
+    @property
+    def status(self) -> str:
+        """State of the path: running while an instance is open, else that of the latest one."""
+        return STATUSES[_RUNNING if self.instances else self._status]
+
+    def walk(self) -> Iterator[PhaseNode]:
+        """Yield this node and everything below it in tree order."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children.values()))
+
+    def __repr__(self) -> str:
+        return f"PhaseNode({PATH_SEPARATOR.join(self.path)!r}, count={self.count}, {self.status})"
+
+
+class _Open:
+    """One open instance."""
+
+    __slots__ = (
+        "children",
+        "name",
+        "node",
+        "num_steps",
+        "parent",
+        "root",
+        "self_s",
+        "span",
+        "start",
+        "step",
+        "thread",
+    )
+
+    def __init__(
+        self, node: PhaseNode, parent: _Open | None, start: float, event: PhaseStarted
+    ) -> None:
+        self.node = node
+        self.name = event.phase
+        self.parent = parent
+        self.start = start
+        self.num_steps = event.num_steps
+        self.thread = event.thread
+        self.step = 0
+        self.self_s = 0.0
+        self.children: dict[_Open, None] = {}
+        self.root: _Root = parent.root if parent else _Root(start)
+        self.span = -1
+
+
+class _Root:
+    """What the sweep needs to know of one root instance: its clock and its innermost phases."""
+
+    __slots__ = ("clock", "leaves")
+
+    def __init__(self, start: float) -> None:
+        self.clock = start
+        self.leaves: dict[_Open, None] = {}
+
+
+class PhaseTree:
+    """Fold of events; see the module's text.
+
+    Parameters
+    ----------
+    max_spans
+        Instances kept one by one; see :data:`MAX_SPANS`.
+    max_paths
+        Paths kept apart; see :data:`MAX_PATHS`.
+
+    Attributes
+    ----------
+    now
+        Time of the latest event, in seconds since the origin.
+    last_callback
+        Time of the latest event that came from a callback of TensorRT.
+    revision
+        Grows with every change.
+    spans_dropped
+        Instances that are counted in their path only.
+    anomalies
+        How often something came that TensorRT's contract excludes, by kind.
+    cancel_delivered
+        Time at which ``step_complete`` first answered False, or ``None``.
+    outcome
+        How the build ended, once :meth:`close` was called.
+    """
+
+    def __init__(self, max_spans: int = MAX_SPANS, max_paths: int = MAX_PATHS) -> None:
+        self.roots: dict[str, PhaseNode] = {}
+        self.now = 0.0
+        self.last_callback = 0.0
+        self.revision = 0
+        self.spans_dropped = 0
+        self.anomalies: dict[str, int] = {}
+        self.cancel_delivered: float | None = None
+        self.outcome: str | None = None
+        self._max_spans = max_spans
+        self._max_paths = max_paths
+        self._nodes: list[PhaseNode] = []
+        self._open: dict[str, list[_Open]] = {}
+        self._unwound: list[tuple[PhaseNode, int]] = []
+        self._span_node = array("l")
+        self._span_parent = array("l")
+        self._span_start = array("d")
+        self._span_end = array("d")
+        self._span_self = array("d")
+        self._span_steps = array("q")
+        self._span_num_steps = array("q")
+        self._span_status = array("b")
+
+    # ------------------------------------------------------------------ folding
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Take events in, in the order in which they happened.
+
+        Time never runs backwards: an event that claims to be older than its predecessor counts as
+        simultaneous. Events that say nothing about phases only move the clock.
+        """
+        for event in events:
+            self.now = max(self.now, event.time)
+            if isinstance(event, StepCompleted):
+                self._step(event)
+            elif isinstance(event, PhaseStarted):
+                self._start(event)
+            elif isinstance(event, PhaseFinished):
+                self._finish(event)
+            elif isinstance(event, PhasesCollapsed):
+                self._collapse(event)
+            elif isinstance(event, CancelDelivered):
+                if self.cancel_delivered is None:
+                    self.cancel_delivered = self.now
+                    self._unwound.clear()
+            else:
+                continue
+            self.last_callback = self.now
+
+    def close(self, outcome: str, time: float | None = None) -> None:
+        """End the build: phases that are open, or were left while it unwound, get its outcome.
+
+        Parameters
+        ----------
+        outcome
+            ``"succeeded"``, ``"cancelled"``, ``"failed"``, or ``"ended"`` where it is not known.
+        time
+            Seconds since the origin; by default the time of the latest event.
+
+        Notes
+        -----
+        ``phase_finish`` comes for every open phase also when a build is cancelled or fails, so it
+        says nothing about success. After a cancel everything that ended after the first False was
+        unwound; after a failure it is the last unbroken run of ``phase_finish``.
+        """
+        if time is not None:
+            self.now = max(self.now, time)
+        status = _OUTCOMES[outcome]
+        unwound = list(self._unwound)
+        while self._open:
+            innermost = max(
+                (entry for entries in self._open.values() for entry in entries),
+                key=lambda entry: entry.node.depth,
+            )
+            self._end(innermost, status)
+            unwound.append((innermost.node, innermost.span))
+        self.outcome = outcome
+        for node, span in unwound:
+            node._status = status
+            if span >= 0:
+                self._span_status[span] = status
+            self._touch(node)
+        self._unwound.clear()
+        self.revision += 1
+
+    def _start(self, event: PhaseStarted) -> None:
+        if self.cancel_delivered is None:
+            self._unwound.clear()
+        parent: _Open | None = None
+        if event.parent is not None:
+            parent = self._match(event.parent, event.thread)
+            if parent is None:
+                self._odd("phase below a parent that is not open")
+        node = self._child(parent.node if parent else None, event.phase)
+        entry = _Open(node, parent, self.now, event)
+        root = entry.root
+        self._sweep(root)
+        if parent is not None:
+            parent.children[entry] = None
+            root.leaves.pop(parent, None)
+        root.leaves[entry] = None
+        node.instances.append(entry)
+        node.count += 1
+        node.num_steps += max(event.num_steps, 0)
+        node.started = self.now
+        node.step = 0
+        node.step_total = event.num_steps
+        self._open.setdefault(event.phase, []).append(entry)
+        if len(self._span_node) < self._max_spans:
+            entry.span = len(self._span_node)
+            self._span_node.append(node.index)
+            self._span_parent.append(parent.span if parent else -1)
+            self._span_start.append(self.now)
+            self._span_end.append(-1.0)
+            self._span_self.append(0.0)
+            self._span_steps.append(0)
+            self._span_num_steps.append(_int64(event.num_steps))
+            self._span_status.append(_RUNNING)
+        else:
+            self.spans_dropped += 1
+        self._touch(node)
+
+    def _step(self, event: StepCompleted) -> None:
+        entry = self._match(event.phase, event.thread)
+        if entry is None:
+            self._odd("step of a phase that is not open")
+            return
+        if self.cancel_delivered is None:
+            self._unwound.clear()
+        steps = event.step + 1
+        if steps <= entry.step:
+            self._odd("step that does not advance")
+            return
+        node = entry.node
+        node.steps += steps - entry.step
+        entry.step = steps
+        if node.instances[-1] is entry:
+            node.step = steps
+        self._touch(node)
+
+    def _finish(self, event: PhaseFinished) -> None:
+        entry = self._match(event.phase, event.thread)
+        if entry is None:
+            self._odd("finish of a phase that is not open")
+            return
+        for child in self._below(entry):
+            self._odd("phase finished before its child")
+            self._end(child, _DONE)
+            self._unwound.append((child.node, child.span))
+        self._end(entry, _DONE)
+        self._unwound.append((entry.node, entry.span))
+
+    def _collapse(self, event: PhasesCollapsed) -> None:
+        node: PhaseNode | None = None
+        for name in event.path:
+            node = self._child(node, name)
+        if node is None or event.count < 1:
+            self._odd("empty collapse")
+            return
+        node.count += event.count
+        node.total_s += event.total_s
+        node.self_s += event.total_s
+        node.max_s = max(node.max_s, event.max_s)
+        node.steps += event.steps
+        node.num_steps += event.num_steps
+        node.ended = self.now
+        if not node.instances:
+            node._status = _DONE
+        above = node.parent
+        if above is not None:
+            # While these phases were open unseen, the sweep gave their time to the parent.
+            if above.instances:
+                above.instances[-1].self_s -= event.total_s
+            above.self_s -= event.total_s
+            self._touch(above)
+        self.spans_dropped += event.count
+        self._touch(node)
+
+    def _end(self, entry: _Open, status: int) -> None:
+        root = entry.root
+        self._sweep(root)
+        node = entry.node
+        root.leaves.pop(entry, None)
+        parent = entry.parent
+        if parent is not None:
+            parent.children.pop(entry, None)
+            if not parent.children and parent in parent.node.instances:
+                root.leaves[parent] = None
+        node.instances.remove(entry)
+        same_name = self._open[entry.name]
+        same_name.remove(entry)
+        if not same_name:
+            del self._open[entry.name]
+        duration = self.now - entry.start
+        node.total_s += duration
+        node.max_s = max(node.max_s, duration)
+        node.ended = self.now
+        node._status = status
+        if entry.span >= 0:
+            self._span_end[entry.span] = self.now
+            self._span_self[entry.span] = entry.self_s
+            self._span_steps[entry.span] = _int64(entry.step)
+            self._span_status[entry.span] = status
+        self._touch(node)
+
+    # ------------------------------------------------------------------ finding the instance
+
+    def _match(self, name: str, thread: int) -> _Open | None:
+        """Give the open instance that ``name`` means: the latest of this thread, else the latest."""
+        entries = self._open.get(name)
+        if not entries:
+            return None
+        for entry in reversed(entries):
+            if entry.thread == thread:
+                return entry
+        return entries[-1]
+
+    def _child(self, parent: PhaseNode | None, name: str) -> PhaseNode:
+        siblings = parent.children if parent else self.roots
+        node = siblings.get(name)
+        if node is None and len(self._nodes) >= self._max_paths:
+            name = OTHER
+            node = siblings.get(name)
+            if node is None and parent is not None and parent.name == OTHER:
+                return parent
+        if node is None:
+            node = PhaseNode(len(self._nodes), name, parent)
+            self._nodes.append(node)
+            siblings[name] = node
+        return node
+
+    @staticmethod
+    def _below(entry: _Open) -> list[_Open]:
+        """Everything that is open below ``entry``, innermost first."""
+        found: list[_Open] = []
+        stack = list(entry.children)
+        while stack:
+            child = stack.pop()
+            found.append(child)
+            stack.extend(child.children)
+        return found[::-1]
+
+    def _sweep(self, root: _Root) -> None:
+        """Give the time since the last event of ``root`` to its innermost open phases."""
+        elapsed = self.now - root.clock
+        root.clock = self.now
+        if elapsed > 0.0 and root.leaves:
+            part = elapsed / len(root.leaves)
+            for leaf in root.leaves:
+                leaf.self_s += part
+                leaf.node.self_s += part
+
+    def _touch(self, node: PhaseNode) -> None:
+        self.revision += 1
+        node.revision = self.revision
+        node.last_event = self.now
+
+    def _odd(self, kind: str) -> None:
+        self.anomalies[kind] = self.anomalies.get(kind, 0) + 1
+
+    # ------------------------------------------------------------------ reading
+
+    def walk(self) -> Iterator[PhaseNode]:
+        """Yield every path in tree order: depth first, siblings by their first start."""
+        for root in list(self.roots.values()):
+            yield from root.walk()
+
+    @property
+    def paths(self) -> int:
+        """Number of paths that are kept apart."""
+        return len(self._nodes)
+
+    @property
+    def open_phases(self) -> list[tuple[str, ...]]:
+        """Paths of the open instances, outermost first."""
+        entries = [entry for entries in self._open.values() for entry in entries]
+        entries.sort(key=lambda entry: (entry.node.depth, entry.start))
+        return [entry.node.path for entry in entries]
+
+    def _at(self, now: float | None) -> float:
+        return self.now if now is None else max(self.now, now)
+
+    def _pending_self(self, now: float) -> dict[_Open, float]:
+        """Self time of the open innermost phases between the last sweep and ``now``."""
+        pending: dict[_Open, float] = {}
+        roots = {entry.root for entries in self._open.values() for entry in entries}
+        for root in roots:
+            for leaf in root.leaves:
+                pending[leaf] = max(0.0, now - root.clock) / len(root.leaves)
+        return pending
+
+    def total_s(self, node: PhaseNode, now: float | None = None) -> float:
+        """Sum of the durations of a path's instances in seconds, the open ones up to ``now``."""
+        now = self._at(now)
+        return node.total_s + sum(now - entry.start for entry in node.instances)
+
+    def timing_columns(self, now: float | None = None) -> dict[str, list[Any]]:
+        """Columns of the per-path table, a row per path in tree order.
+
+        Parameters
+        ----------
+        now
+            Seconds since the origin up to which open phases count; by default the latest event.
+
+        Returns
+        -------
+        dict
+            ``phase`` (name), ``path`` (names joined by :data:`PATH_SEPARATOR`), ``depth`` (0 for a root), ``count``,
+            ``total_s``, ``self_s``, ``mean_s``, ``max_s`` (seconds), ``share`` (of the roots'
+            duration, 0 to 1), ``steps``, ``num_steps`` (sums over the instances), ``status``.
+        """
+        now = self._at(now)
+        nodes = list(self.walk())
+        totals = [self.total_s(node, now) for node in nodes]
+        selfs = {node.index: node.self_s for node in nodes}
+        for leaf, extra in self._pending_self(now).items():
+            selfs[leaf.node.index] += extra
+        whole = sum(total for node, total in zip(nodes, totals) if node.parent is None)
+        return {
+            "phase": [node.name for node in nodes],
+            "path": [PATH_SEPARATOR.join(node.path) for node in nodes],
+            "depth": [node.depth for node in nodes],
+            "count": [node.count for node in nodes],
+            "total_s": totals,
+            "self_s": [max(0.0, selfs[node.index]) for node in nodes],
+            "mean_s": [total / node.count if node.count else 0.0 for node, total in zip(nodes, totals)],
+            "max_s": [
+                max([node.max_s, *(now - entry.start for entry in node.instances)])
+                for node in nodes
+            ],
+            "share": [total / whole if whole > 0 else 0.0 for total in totals],
+            "steps": [node.steps for node in nodes],
+            "num_steps": [node.num_steps for node in nodes],
+            "status": [node.status for node in nodes],
+        }
+
+    def span_columns(self, now: float | None = None) -> dict[str, list[Any]]:
+        """Columns of the per-instance table, a row per kept instance in start order.
+
+        Parameters
+        ----------
+        now
+            Seconds since the origin up to which open phases count; by default the latest event.
+
+        Returns
+        -------
+        dict
+            ``phase``, ``path``, ``depth``, ``parent`` (row number of the parent's instance, -1 for a
+            root), ``start_s``, ``end_s`` (NaN while open), ``duration_s``, ``self_s`` (seconds),
+            ``steps``, ``num_steps`` (as announced), ``status``.
+        """
+        now = self._at(now)
+        ends = list(self._span_end)
+        selfs = list(self._span_self)
+        steps = list(self._span_steps)
+        pending = self._pending_self(now)
+        for entries in self._open.values():
+            for entry in entries:
+                if entry.span >= 0:
+                    selfs[entry.span] = entry.self_s + pending.get(entry, 0.0)
+                    steps[entry.span] = entry.step
+        nodes = [self._nodes[index] for index in self._span_node]
+        paths = {node.index: PATH_SEPARATOR.join(node.path) for node in self._nodes}
+        starts = list(self._span_start)
+        return {
+            "phase": [node.name for node in nodes],
+            "path": [paths[node.index] for node in nodes],
+            "depth": [node.depth for node in nodes],
+            "parent": list(self._span_parent),
+            "start_s": starts,
+            "end_s": [end if end >= 0 else float("nan") for end in ends],
+            "duration_s": [(end if end >= 0 else now) - start for start, end in zip(starts, ends)],
+            "self_s": [max(0.0, value) for value in selfs],
+            "steps": steps,
+            "num_steps": list(self._span_num_steps),
+            "status": [STATUSES[status] for status in self._span_status],
+        }
+
+
+def _int64(value: int) -> int:
+    """Fit a number of steps into a column of 64-bit integers."""
+    return min(max(value, -(2**63)), 2**63 - 1)
