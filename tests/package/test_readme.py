@@ -1,0 +1,215 @@
+"""README.md says what is true: its Python runs, its commands exist.
+
+A ``python`` block runs as one cell of one notebook, in order, in a folder with ``resnet50.onnx``
+and ``model.onnx``. A cell meant to raise says so: ```` ```python raises=BuildCancelled ````. What
+an example needs but a reader need not see stands in a comment before it::
+
+    <!-- python
+    builder, network, config = ...
+    -->
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import pytest
+
+from tests.kernel.harness import Kernel
+from tests.run import EXTRAS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+MODELS = {
+    "resnet50.onnx": "light_resnet50.onnx",
+    "densenet121.onnx": "light_densenet121.onnx",
+    "model.onnx": "light_squeezenet.onnx",
+}
+SHELL = {"bash", "sh", "shell", "console"}
+# Highlighting for what is only looked at: outputs, trees, notices.
+SHOWN = {"text", "json", "toml"}
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    language: str
+    options: str
+    text: str
+
+
+def blocks(markdown: str) -> Iterator[Block]:
+    """Give the fenced blocks, and the comments that start with a language, in order."""
+    pattern = re.compile(
+        r"^(?P<fence>```+)(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=fence)[ ]*$"
+        r"|^<!--[ ]*(?P<hidden>python)\n(?P<code>.*?)^-->",
+        re.DOTALL | re.MULTILINE,
+    )
+    for match in pattern.finditer(markdown):
+        line = markdown.count("\n", 0, match.start()) + 1
+        if match["hidden"]:
+            yield Block(line, "python", "", match["code"])
+            continue
+        language, _, options = match["info"].strip().partition(" ")
+        yield Block(line, language, options.strip(), match["text"])
+
+
+def commands(markdown: str) -> list[str]:
+    """Give the shell commands, one each, without prompts, comments and continuation lines."""
+    found: list[str] = []
+    for block in blocks(markdown):
+        if block.language in SHELL:
+            for line in block.text.replace("\\\n", " ").splitlines():
+                bare = re.sub(r"(^|\s)#.*$", "", line).strip().removeprefix("$ ")
+                found += [part.strip() for part in re.split(r"&&|;", bare) if part.strip()]
+    return found
+
+
+def extras_of(requirement: str) -> set[str]:
+    match = re.search(r"\[([\w\-, ]+)\]", requirement)
+    return {extra.strip() for extra in match[1].split(",")} if match else set()
+
+
+def known_extras() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return set(project["optional-dependencies"])
+
+
+def test_every_block_is_of_a_kind_that_is_tested() -> None:
+    languages = [block.language for block in blocks(README)]
+    assert languages.count("python") >= 1
+    assert SHELL & set(languages)
+    assert set(languages) <= {"python"} | SHELL | SHOWN
+
+
+@pytest.mark.timeout(300)
+def test_python_blocks_run(tmp_path: Path) -> None:
+    for name, source in MODELS.items():
+        shutil.copyfile(LIGHT / source, tmp_path / name)
+    cells = [block for block in blocks(README) if block.language == "python"]
+    assert cells
+    with Kernel("7.4.0") as kernel:
+        kernel.run(f"import os; os.chdir({str(tmp_path)!r})")
+        for cell in cells:
+            wanted = cell.options.removeprefix("raises=") or None
+            done = kernel.execute(cell.text).finish(120)
+            said = "\n".join((done.reply or {}).get("traceback", []))
+            assert done.error == wanted, f"README.md, line {cell.line}:\n{cell.text}\n{said}"
+
+
+def check_install(requirements: list[str]) -> str | None:
+    """Check what is installed against the extras there are; say what it is good for."""
+    assert requirements
+    extras = set().union(*map(extras_of, requirements))
+    assert {requirement.partition("[")[0] for requirement in requirements} <= {".", "trt-widget"}
+    assert extras <= known_extras()
+    # What tests/run.py installs is what is known to work together.
+    return "install" if {"rtx", "notebook"} <= extras <= set(EXTRAS) else None
+
+
+def check_notebook(words: list[str], copy: Path) -> str:
+    """Check that the notebook is there; run it, unless the command opens a browser."""
+    (notebook,) = (word for word in words if word.endswith(".ipynb"))
+    assert (ROOT / notebook).is_file()
+    if words[1] == "lab":
+        return "open"
+    run(words, copy)
+    return "execute"
+
+
+def check_script(script: str, arguments: list[str]) -> str | None:
+    """Check a script of this project and, if it runs the tests, its arguments."""
+    assert (ROOT / script).is_file()
+    if script != "tests/run.py":
+        return None
+    run([sys.executable, script, *arguments, "--help"], ROOT)
+    if arguments:
+        return None
+    assert "python3 tests/run.py\n" in (ROOT / ".ci" / "run").read_text("utf-8")
+    return "test"
+
+
+def check(words: list[str], copy: Path) -> str | None:
+    """Check one command; say what a reader gets by it, if it's one of the things to get."""
+    match words:
+        case ["git", "clone", _] | ["cd", _] | ["python3" | "python", "-m", "venv", ".venv"]:
+            return None
+        case ["source" | ".", ".venv/bin/activate"]:
+            return None
+        case ["python3" | "python", "-m", "pip", "install", *rest] | ["pip", "install", *rest]:
+            return check_install([word for word in rest if not word.startswith("-")])
+        case ["jupyter", "lab" | "execute" | "nbconvert", *_]:
+            return check_notebook(words, copy)
+        case ["python3" | "python", script, *arguments]:
+            return check_script(script, arguments)
+        case _:
+            pytest.fail("no test knows this command")
+
+
+@pytest.mark.timeout(300)
+def test_commands_are_those_that_exist(tmp_path: Path) -> None:
+    """Every command is of a known form and names what is there; the notebook's is run."""
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    got: set[str | None] = set()
+    for command in commands(README):
+        words = shlex.split(command)
+        # Programs may be called by the path they have in the environment.
+        if words[0].startswith(".venv/bin/"):
+            words[0] = Path(words[0]).name
+        print("README.md:", command)
+        got.add(check(words, tmp_path))
+    assert {"install", "open", "execute", "test"} <= got
+
+
+def run(words: list[str], cwd: Path) -> None:
+    """Run a command with the programs of this environment."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environ = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    program = shutil.which(words[0], path=path)
+    assert program, words
+    done = subprocess.run(
+        [program, *words[1:]], check=False, capture_output=True, text=True, env=environ, cwd=cwd
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+
+
+def test_extras_named_in_the_text_exist() -> None:
+    named = re.findall(r"trt[-_]widget\[([\w\-, ]+)\]", README)
+    assert named
+    for group in named:
+        assert extras_of(f"[{group}]") <= known_extras()
+
+
+def test_files_linked_exist() -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", README) + re.findall(r"src=\"([^\"]+)\"", README)
+    local = [target for target in targets if "://" not in target]
+    assert local
+    for target in local:
+        assert (ROOT / target).exists(), target
+
+
+def test_reading_of_blocks() -> None:
+    """The reader itself, on a README as it might be."""
+    text = "a\n```python raises=X\nf()\n```\n<!-- python\ny = 1\n-->\n```bash\n"
+    text += "$ pip install \\\n  '.[rtx]'  # all\ncd a && b\n```\n````text\n```\n````\n"
+    read = [(block.line, block.language, block.options) for block in blocks(text)]
+    assert read == [(2, "python", "raises=X"), (5, "python", ""), (8, "bash", ""), (13, "text", "")]
+    assert commands(text) == ["pip install    '.[rtx]'", "cd a", "b"]
