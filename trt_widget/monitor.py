@@ -109,7 +109,8 @@ class ProgressMonitor:
         """Give an instance of the subclass that derives from the backend's own base class."""
         found = backend if isinstance(backend, Backend) else find_backend(backend)
         bound = _bind(cls, found)
-        monitor = super().__new__(bound)
+        # The C++ base class insists on making its own instances.
+        monitor: ProgressMonitor = found.module.IProgressMonitor.__new__(bound)
         monitor._backend = found
         return monitor
 
