@@ -21,6 +21,7 @@ import time
 import venv
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,16 +74,20 @@ class Tests:
         code = env.call(("python", "-m", "pytest", f"--junitxml={report}", *self.arguments))
         if not report.exists():
             return Outcome(failed=1)
-        outcome = Outcome()
-        # A report that pytest has just written here, not a stranger's XML.
-        for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314
-            total, failures, errors, skipped = (
-                int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")
-            )
-            # A test that passes and whose teardown then fails is in the report twice.
-            outcome.failed += failures + errors
-            outcome.skipped += skipped
-            outcome.passed += max(0, total - failures - errors - skipped)
+        failed: set[tuple[str | None, str | None]] = set()
+        skipped, cases = failed.copy(), failed.copy()
+        # A report that pytest has just written here, not a stranger's XML. A test that fails and
+        # whose teardown fails too is in it twice.
+        for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314
+            name = (case.get("classname"), case.get("name"))
+            cases.add(name)
+            tags = {child.tag for child in case}
+            if tags & {"failure", "error"}:
+                failed.add(name)
+            elif "skipped" in tags:
+                skipped.add(name)
+        skipped -= failed
+        outcome = Outcome(len(cases - failed - skipped), len(failed), len(skipped))
         # Such as "no tests were collected", or a crash after the report.
         if code != 0 and outcome.failed == 0:
             outcome.failed = 1
@@ -189,10 +194,13 @@ def need(command: Sequence[str]) -> None:
 
 
 def install_system() -> None:
-    """Install Chromium and Node.js with apt where they are missing."""
+    """Install Chromium, Node.js and venv with apt where they are missing."""
     missing = [] if find_chromium() else ["chromium"]
     if not (shutil.which("node") and shutil.which("npm")):
         missing += ["nodejs", "npm"]
+    if find_spec("ensurepip") is None:
+        # Debian keeps it apart.
+        missing.append("python3-venv")
     if not missing:
         return
     if not shutil.which("apt-get"):

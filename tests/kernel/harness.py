@@ -175,6 +175,7 @@ class Kernel:
         self._executions: dict[str, Execution] = {}
         self._replies: dict[str, Message] = {}
         self._subshells: dict[str, str] = {}
+        """For a comm target: the request that its subshell was made by."""
         self._changed = threading.Condition()
         self._outbox: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | None] = queue.SimpleQueue()
         self._home = tempfile.mkdtemp(prefix="kernel-")
@@ -251,8 +252,8 @@ class Kernel:
 
     def _receive(self, channel: Channel, parts: list[bytes]) -> None:
         now = time.monotonic()
-        _, parts = self._session.feed_identities(parts)
-        raw = self._session.deserialize(parts)
+        _, body = self._session.feed_identities(parts)
+        raw = self._session.deserialize(body)
         message = Message(
             now,
             channel,
@@ -283,6 +284,9 @@ class Kernel:
             comm = Comm(comm_id, message.content["target_name"], message)
             comm.state.update(data.get("state", {}))
             self.comms[comm_id] = comm
+            if self.supports_subshells and comm.target not in self._subshells:
+                request = self._send("control", "create_subshell_request", {})
+                self._subshells[comm.target] = request
         elif message.type == "comm_msg":
             self.comms[comm_id].messages.append(message)
             if data.get("method") == "update":
@@ -405,18 +409,18 @@ class Kernel:
 
     def create_subshell(self) -> str:
         """Make a subshell; return its id."""
-        reply = self._reply(self._send("control", "create_subshell_request", {}))
+        return self._subshell_made_by(self._send("control", "create_subshell_request", {}))
+
+    def _subshell_made_by(self, request: str) -> str:
+        reply = self._reply(request)
         assert reply["status"] == "ok", reply
         return str(reply["subshell_id"])
 
     def subshell_of(self, comm_id: str) -> str | None:
-        """Give the subshell over which JupyterLab would send to this comm; make it if need be."""
+        """Give the subshell over which JupyterLab would send to this comm: that of its target."""
         if not self.supports_subshells:
             return None
-        target = self.comms[comm_id].target
-        if target not in self._subshells:
-            self._subshells[target] = self.create_subshell()
-        return self._subshells[target]
+        return self._subshell_made_by(self._subshells[self.comms[comm_id].target])
 
     def comm_send(self, comm_id: str, data: dict[str, Any], subshell: str | None = None) -> float:
         """Send to a comm over that subshell, or over the main shell; return the time."""
@@ -425,13 +429,17 @@ class Kernel:
         self._send("shell", "comm_msg", content, subshell=subshell)
         return now
 
-    def click(self, comm_id: str, content: dict[str, Any] | None = None) -> float:
+    def click(
+        self, comm_id: str, content: dict[str, Any] | None = None, *, main_shell: bool = False
+    ) -> float:
         """Send a widget's custom message as JupyterLab would; return the time.
 
-        Without ``content``: the click on an ipywidgets Button.
+        Without ``content``: the click on an ipywidgets Button. ``main_shell``: as VS Code and
+        Colab would, which know no subshells.
         """
         data = {"method": "custom", "content": content or {"event": "click"}}
-        return self.comm_send(comm_id, data, self.subshell_of(comm_id))
+        subshell = None if main_shell else self.subshell_of(comm_id)
+        return self.comm_send(comm_id, data, subshell)
 
     def widgets(self, model: str, *, closed: bool = False) -> list[Comm]:
         """Give the comms of the widgets with that model name, in the order of their opening."""

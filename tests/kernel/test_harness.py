@@ -33,13 +33,12 @@ def clicked_at(kernel: Kernel) -> float:
     return float(kernel.run("print(clicks[0])").text)
 
 
-def click_during(kernel: Kernel, cell: str) -> tuple[float, float]:
+def click_during(kernel: Kernel, cell: str, *, main_shell: bool = False) -> tuple[float, float]:
     """Click while the cell sleeps; return delay of the callback and time the cell went on."""
     button = show_button(kernel)
-    kernel.subshell_of(button.comm_id)
     running = kernel.execute(cell)
     kernel.wait_for(lambda: kernel.widgets("LabelModel"), what="the cell to run")
-    clicked = kernel.click(button.comm_id)
+    clicked = kernel.click(button.comm_id, main_shell=main_shell)
     ended = kernel.wait_for(lambda: running.done)
     return clicked_at(kernel) - clicked, ended - clicked
 
@@ -68,6 +67,12 @@ def test_click_is_blocked_while_a_cell_sleeps(kernel: Kernel) -> None:
     assert delay > 1
     # When the cell has ended, and not later for some other reason.
     assert delay < rest + 0.3
+
+
+@ONLY("version", ["7.3.0"])
+def test_click_over_the_main_shell_is_blocked(kernel: Kernel) -> None:
+    delay, _ = click_during(kernel, SLEEP, main_shell=True)
+    assert delay > 1
 
 
 @ONLY("version", ["7.4.0"])
