@@ -366,7 +366,8 @@ def _check_target(value: Any, backend: Backend) -> tuple[str, ...]:
     for item in texts:
         name = _capability(item)
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.6)
+            looks_right = _CAPABILITY.fullmatch(name)
+            near = [] if looks_right else difflib.get_close_matches(name, known, 1, 0.6)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise OptionError(
                 f"target: {backend} cannot build for {item!r}.", f"{hint}{_targets(known)}"

@@ -1,0 +1,303 @@
+"""What a file that should be an ONNX model really is, seen without the onnx package.
+
+The parser of TensorRT says "Failed to parse the ONNX model" to everything, and it *accepts* some
+text (measured with tensorrt_rtx 1.7.1: ``hello world`` and ``<!DOCTYPE html>`` parse, to an empty
+network). So the bytes are looked at here, but only after something went wrong: the wire format of
+protocol buffers is walked, which skips weights without reading them.
+
+Field numbers are those of ``onnx.proto``; the wire format is described in the protocol buffers
+documentation ("Encoding").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Examination", "ExternalData", "examine"]
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+# ModelProto's fields and their wire types.
+_MODEL_FIELDS: Final = {
+    1: _VARINT,  # ir_version
+    2: _LENGTH,  # producer_name
+    3: _LENGTH,  # producer_version
+    4: _LENGTH,  # domain
+    5: _VARINT,  # model_version
+    6: _LENGTH,  # doc_string
+    7: _LENGTH,  # graph
+    8: _LENGTH,  # opset_import
+    14: _LENGTH,  # metadata_props
+    20: _LENGTH,  # training_info
+    25: _LENGTH,  # functions
+    26: _LENGTH,  # configuration
+}
+_IR_VERSION, _GRAPH = 1, 7
+
+# Where a tensor can be inside a model: message -> field -> message.
+_SCHEMA: Final[dict[str, dict[int, str]]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+}
+_TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 8, 13
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+_DEEPEST: Final = 64
+
+# Tables and texts by the first bytes of the file: what it is, and what to do.
+_LFS: Final = b"version https://git-lfs"
+_SIGNATURES: Final[tuple[tuple[re.Pattern[bytes], str, str], ...]] = (
+    (
+        re.compile(re.escape(_LFS)),
+        "a Git LFS pointer; the model itself was not downloaded",
+        "Run `git lfs pull` in its repository, or download the model itself.",
+    ),
+    (
+        re.compile(rb"\s*<(!doctype\s+html|html|head|body)", re.IGNORECASE),
+        "an HTML page, saved in the model's place",
+        "Download the file itself (its raw link), not the page that shows it.",
+    ),
+    (re.compile(rb"\s*<\?xml"), "an XML file", "Give the ONNX file."),
+    (
+        re.compile(rb"[a-z]trt\0"),
+        "a TensorRT engine, already built",
+        "Give the ONNX model that it was built from; an engine is loaded with trt.Runtime.",
+    ),
+    (
+        re.compile(rb"PK\x03\x04"),
+        "a ZIP archive (a saved PyTorch model is one)",
+        "Unpack it, or export the PyTorch model with torch.onnx.export.",
+    ),
+    (re.compile(rb"\x1f\x8b"), "compressed with gzip", "Unpack it first."),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "compressed with zstd", "Unpack it first."),
+    (
+        re.compile(rb"\x80[\x02-\x05]"),
+        "a Python pickle (an old saved PyTorch model is one)",
+        "Export the model with torch.onnx.export.",
+    ),
+    (re.compile(rb"\x89HDF"), "an HDF5 file (Keras)", "Convert it with tf2onnx."),
+    (re.compile(rb".{4}TFL3", re.DOTALL), "a TensorFlow Lite model", "Convert it with tf2onnx."),
+    (
+        re.compile(rb".{4}ORTM", re.DOTALL),
+        "a model in ONNX Runtime's own ORT format",
+        "Give the ONNX file that it was made from.",
+    ),
+    (
+        re.compile(rb".{8}\{", re.DOTALL),
+        "a safetensors file: weights without a graph",
+        "Export the model to ONNX.",
+    ),
+)
+
+
+class ExternalData(NamedTuple):
+    """A tensor whose values are in another file."""
+
+    tensor: str
+    location: str
+    offset: int
+    length: int | None
+
+
+@dataclass
+class Examination:
+    """What the bytes turned out to be.
+
+    Attributes
+    ----------
+    kind
+        ``onnx`` (whole, as far as the outer structure tells), ``truncated``, ``other``, ``empty``.
+    description
+        For ``other``: what it is instead, as far as it can be told; may be empty.
+    remedy
+        For ``other``: what to do.
+    missing_bytes
+        For ``truncated``: how many bytes at least are missing.
+    size
+        The number of bytes.
+    external
+        The tensors whose values are in other files.
+    """
+
+    kind: str
+    size: int
+    description: str = ""
+    remedy: str = ""
+    missing_bytes: int = 0
+    external: list[ExternalData] = field(default_factory=list)
+
+
+class _TruncatedError(Exception):
+    def __init__(self, missing: int) -> None:
+        super().__init__(missing)
+        self.missing = missing
+
+
+class _MalformedError(Exception):
+    pass
+
+
+def examine(source: Path | bytes) -> Examination:
+    """Look at a model's bytes; a file is mapped, not read.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    """
+    if isinstance(source, bytes):
+        return _examine(source)
+    with source.open("rb") as file:
+        if source.stat().st_size == 0:
+            return _examine(b"")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return _examine(mapped)
+
+
+def _examine(data: bytes | mmap.mmap) -> Examination:
+    size = len(data)
+    if size == 0:
+        return Examination("empty", 0)
+    seen: set[int] = set()
+    missing = 0
+    try:
+        for number, wire_type, _, _ in _fields(data, 0, size, seen):
+            if _MODEL_FIELDS.get(number) != wire_type:
+                raise _MalformedError  # noqa: TRY301 - the loop's own findings end in the same place
+    except _TruncatedError as error:
+        missing = error.missing
+    except _MalformedError:
+        return _other(data)
+    if missing and seen and seen <= _MODEL_FIELDS.keys() and _IR_VERSION in seen:
+        return Examination("truncated", size, missing_bytes=missing)
+    if missing or _GRAPH not in seen:
+        return _other(data)
+    found = Examination("onnx", size)
+    with contextlib.suppress(_TruncatedError, _MalformedError):
+        found.external.extend(_external(data, 0, size, "model", 0))
+    return found
+
+
+def _other(data: bytes | mmap.mmap) -> Examination:
+    size = len(data)
+    head = bytes(data[:512])
+    for pattern, description, remedy in _SIGNATURES:
+        if pattern.match(head):
+            return Examination("other", size, description, remedy)
+    line = _first_line(head)
+    if line:
+        return Examination("other", size, f"text that begins with {line!r}", "Give the ONNX file.")
+    return Examination("other", size)
+
+
+def _first_line(head: bytes) -> str:
+    """Return the first line of what is text, else ""."""
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        # A character that was cut in two at the end of the sample is still text.
+        if error.start < len(head) - 4:
+            return ""
+        text = head[: error.start].decode()
+    if not all(character.isprintable() or character in "\t\r\n" for character in text):
+        return ""
+    return text.strip().partition("\n")[0].strip()[:60]
+
+
+def _varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
+    """Return the value and where the next byte is."""
+    value = shift = 0
+    while True:
+        if at >= end:
+            raise _TruncatedError(1)
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
+            return value, at
+        shift += 7
+        if shift > 63:  # noqa: PLR2004 - more than 64 bits are no varint
+            raise _MalformedError
+
+
+def _fields(
+    data: bytes | mmap.mmap, at: int, end: int, seen: set[int] | None = None
+) -> Iterator[tuple[int, int, int, int]]:
+    """Give each field of a message: number, wire type, where its content begins and ends."""
+    while at < end:
+        tag, at = _varint(data, at, end)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0:
+            raise _MalformedError
+        if seen is not None:
+            seen.add(number)
+        if wire_type == _VARINT:
+            _, stop = _varint(data, at, end)
+        elif wire_type == _LENGTH:
+            length, at = _varint(data, at, end)
+            stop = at + length
+        elif wire_type in {_FIXED64, _FIXED32}:
+            stop = at + (8 if wire_type == _FIXED64 else 4)
+        else:  # groups are not used by ONNX
+            raise _MalformedError
+        if stop > end:
+            raise _TruncatedError(stop - end)
+        yield number, wire_type, at, stop
+        at = stop
+
+
+def _external(
+    data: bytes | mmap.mmap, at: int, end: int, message: str, depth: int
+) -> Iterator[ExternalData]:
+    if depth > _DEEPEST:
+        return
+    if message == "tensor":
+        yield from _external_of_tensor(data, at, end)
+        return
+    inner = _SCHEMA[message]
+    for number, wire_type, start, stop in _fields(data, at, end):
+        if number in inner and wire_type == _LENGTH:
+            yield from _external(data, start, stop, inner[number], depth + 1)
+
+
+def _external_of_tensor(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[ExternalData]:
+    name = ""
+    entries: dict[str, str] = {}
+    for number, wire_type, start, stop in _fields(data, at, end):
+        if wire_type != _LENGTH:
+            continue
+        if number == _TENSOR_NAME:
+            name = _text(data, start, stop)
+        elif number == _TENSOR_EXTERNAL_DATA:
+            entry = {
+                part: _text(data, first, last)
+                for part, kind, first, last in _fields(data, start, stop)
+                if kind == _LENGTH
+            }
+            entries[entry.get(_ENTRY_KEY, "")] = entry.get(_ENTRY_VALUE, "")
+    if "location" in entries:
+        length = entries.get("length", "")
+        yield ExternalData(
+            name,
+            entries["location"],
+            _number(entries.get("offset", "")) or 0,
+            _number(length),
+        )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _text(data: bytes | mmap.mmap, at: int, end: int) -> str:
+    return bytes(data[at:end]).decode(errors="replace")

@@ -1,0 +1,455 @@
+"""From what went wrong to a cause and a remedy.
+
+Only what there is evidence for is called a cause: the model's own bytes, the parser's list of
+errors, a sentence of TensorRT whose meaning was measured. Everything else stays TensorRT's own
+words, under a cause that says no more than that there is no engine.
+
+The sentences were seen with ``tensorrt_rtx`` 1.7.1 on a machine without a GPU, unless noted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from trt_widget._onnx import ExternalData, examine
+from trt_widget.backend import gpus
+from trt_widget.errors import (
+    BuildFailed,
+    NodeError,
+    OptionRejected,
+    ParseFailed,
+    ProfileError,
+    SourceError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from trt_widget.backend import Backend
+    from trt_widget.network import Prepared
+    from trt_widget.options import Source
+
+__all__ = [
+    "explain_failure",
+    "explain_parse",
+    "explain_source",
+    "missing_profile",
+    "was_cancelled",
+]
+
+# A protocol buffers message, and so a model with its weights inside, cannot be larger.
+_LARGEST_MESSAGE: Final = 2**31 - 1
+
+_SHOWN_FILES: Final = 10
+
+# As in: Error Code 7: BuildCanceled (Build canceled by user ...).
+_CANCELLED: Final = re.compile(r"\bBuildCancell?ed\b")
+
+# Logged after nearly every other error where there is no CUDA driver.
+_DRIVER_NOISE: Final = re.compile(r"catchCudaError.*cudaError 35\b", re.DOTALL)
+
+
+def _level(severity: object) -> str:
+    """Return ``"ERROR"`` for ``"error"`` and for ``trt.ILogger.Severity.ERROR``."""
+    name = severity if isinstance(severity, str) else getattr(severity, "name", str(severity))
+    return str(name).rpartition(".")[2].upper()
+
+
+def errors_in(messages: Iterable[tuple[Any, str]]) -> list[str]:
+    """Return the texts of the messages that are errors, in order."""
+    return [text for severity, text in messages if _level(severity) in {"ERROR", "INTERNAL_ERROR"}]
+
+
+def was_cancelled(messages: Iterable[tuple[Any, str]]) -> bool:
+    """Tell whether a build that gave no engine was cancelled by a progress monitor.
+
+    Parameters
+    ----------
+    messages
+        ``(severity, text)`` of the build; the severity as text or as TensorRT's enum.
+    """
+    return any(_CANCELLED.search(text) for text in errors_in(messages))
+
+
+# ---- the model ----------------------------------------------------------------------------------
+
+
+def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError | None:
+    """Look at the model's own bytes for the reason why it could not be read.
+
+    Parameters
+    ----------
+    source
+        Of the kind ``path`` or ``bytes``.
+    messages
+        TensorRT's words, to attach.
+
+    Returns
+    -------
+    SourceError or None
+        None where the bytes look like a whole ONNX model with all its weights.
+    """
+    name = source.display_name
+    try:
+        found = examine(source.value)
+    except OSError as error:
+        return SourceError(f"{name} cannot be read: {error}.", "Check the file.", messages)
+    if found.kind == "empty":
+        return SourceError(f"{name} is empty (0 bytes).", "Export the model again.", messages)
+    if found.kind == "other":
+        what = f": it is {found.description}" if found.description else ""
+        remedy = found.remedy or "Give a model in ONNX format."
+        return SourceError(f"{name} is not an ONNX model{what}.", remedy, messages)
+    if found.kind == "truncated":
+        return SourceError(
+            f"{name} is truncated: it ends after {found.size:,} bytes, and at least "
+            f"{found.missing_bytes:,} more should follow.",
+            "Download, copy or export the model again; the last time broke off.",
+            messages,
+        )
+    return _explain_external(source, found.external, messages)
+
+
+def _explain_external(
+    source: Source, external: list[ExternalData], messages: Iterable[str]
+) -> SourceError | None:
+    """Find the weight files that are missing or too short."""
+    if not external:
+        return None
+    if source.kind == "path":
+        folder: Path = source.value.parent
+        remedy = f"Put the file beside {source.display_name}, under exactly this name."
+    else:
+        # TensorRT looks in the working directory for the weight files of bytes; nobody means that.
+        names = sorted({tensor.location for tensor in external})
+        return SourceError(
+            f"{source.display_name} keeps weights in other files ({_listed(names)}), and bytes "
+            "alone do not say where these are.",
+            "Give the path of the ONNX file instead; or load the weights into the model: "
+            "onnx.load(path) does, with load_external_data=True.",
+            messages,
+        )
+    needed: dict[str, int] = {}
+    for tensor in external:
+        end = tensor.offset + (tensor.length or 0)
+        needed[tensor.location] = max(needed.get(tensor.location, 0), end)
+    missing = sorted(name for name in needed if not (folder / name).is_file())
+    if missing:
+        plural = len(missing) > 1
+        return SourceError(
+            f"{source.display_name} keeps weights in {'files' if plural else 'a file'} that "
+            f"{'are' if plural else 'is'} missing: {_listed(missing)} (looked for in "
+            f"{str(folder)!r}).",
+            remedy.replace("the file", "the files").replace("this name", "these names")
+            if plural
+            else remedy,
+            messages,
+        )
+    for name, size in sorted(needed.items()):
+        have = (folder / name).stat().st_size
+        if have < size:
+            return SourceError(
+                f"The weight file {name} of {source.display_name} is truncated: it has {have:,} "
+                f"bytes, and the model needs {size:,}.",
+                "Download or copy it again.",
+                messages,
+            )
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_FILES])
+    more = len(names) - _SHOWN_FILES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def parser_errors(parser: Any) -> list[NodeError]:
+    """Return what an ``OnnxParser`` holds as errors."""
+    found = []
+    for position in range(parser.num_errors):
+        error = parser.get_error(position)
+        found.append(
+            NodeError(error.node(), error.node_name(), error.node_operator(), error.desc())
+        )
+    return found
+
+
+def explain_parse(
+    source: Source, parser: Any, messages: Sequence[tuple[Any, str]] = ()
+) -> BuildFailed:
+    """Explain why the ONNX parser refused a model.
+
+    Parameters
+    ----------
+    source
+        The model.
+    parser
+        The ``OnnxParser`` after its ``parse`` answered False.
+    messages
+        ``(severity, text)`` of what was logged meanwhile.
+    """
+    nodes = parser_errors(parser)
+    said = errors_in(messages) or [node.description for node in nodes]
+    if not any(node.node >= 0 for node in nodes) and source.kind in {"path", "bytes"}:
+        explained = explain_source(source, said)
+        if explained is not None:
+            return explained
+        if source.kind == "bytes" and len(source.value) > _LARGEST_MESSAGE:
+            return SourceError(
+                f"{source.display_name} has {len(source.value):,} bytes; an ONNX message cannot "
+                "have more than 2 GiB.",
+                "Save the model with its weights in another file (onnx.save(model, path, "
+                "save_as_external_data=True)) and give that path.",
+                said,
+            )
+    unknown = [node for node in nodes if _is_unknown_operator(node)]
+    if unknown:
+        operators = sorted({node.operator for node in unknown})
+        plural = len(operators) > 1
+        return ParseFailed(
+            f"TensorRT does not know the operator{'s' if plural else ''} {_listed(operators)} "
+            f"({len(unknown)} node{'s' if len(unknown) > 1 else ''}).",
+            "Export the model with operators that TensorRT has, or load the plugin that implements "
+            f"{'them' if plural else 'it'} before the build (ctypes.CDLL(plugin library)).",
+            said,
+            nodes=nodes,
+        )
+    blamed = [node for node in nodes if node.node >= 0]
+    if blamed:
+        first = blamed[0]
+        return ParseFailed(
+            f"TensorRT's ONNX parser refused node {first.node} ({first.name or 'unnamed'}, "
+            f"operator {first.operator})"
+            + (f" and {len(blamed) - 1} more." if len(blamed) > 1 else "."),
+            "TensorRT's words say what it objects to. onnx.checker.check_model(path, "
+            "full_check=True) tells whether the model itself is in order.",
+            said,
+            nodes=nodes,
+        )
+    return ParseFailed(
+        "TensorRT's ONNX parser refused the model.",
+        "onnx.checker.check_model(path, full_check=True) tells whether the model itself is in "
+        "order.",
+        said,
+        nodes=nodes,
+    )
+
+
+def _is_unknown_operator(node: NodeError) -> bool:
+    return node.node >= 0 and "Plugin not found" in node.description
+
+
+# ---- profiles -----------------------------------------------------------------------------------
+
+
+def needs_profile(network: Any) -> bool:
+    """Whether a network has inputs of which an optimization profile has to tell the sizes."""
+    return any(is_dynamic(tensor) for tensor in inputs_of(network))
+
+
+def inputs_of(network: Any) -> list[Any]:
+    """Return the network's input tensors."""
+    return [network.get_input(position) for position in range(network.num_inputs)]
+
+
+def is_dynamic(tensor: Any) -> bool:
+    """Whether an optimization profile has to tell the sizes (or a shape tensor's values)."""
+    return bool(tensor.is_shape_tensor) or any(size < 0 for size in tensor.shape)
+
+
+def described(tensor: Any) -> str:
+    """Return an input's shape as the model writes it: ``(batch, 3, 224, 224)``."""
+    sizes = [
+        (tensor.get_dimension_name(axis) or "?") if size < 0 else str(size)
+        for axis, size in enumerate(tensor.shape)
+    ]
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def missing_profile(network: Any, messages: Iterable[str] = ()) -> ProfileError:
+    """Explain that a profile is needed: each input with its shape, and a profile to paste."""
+    rows = []
+    lines = []
+    for tensor in inputs_of(network):
+        kind = str(tensor.dtype).rpartition(".")[2].lower()
+        values = "; a shape tensor: the profile gives its values" if tensor.is_shape_tensor else ""
+        rows.append(f"  {tensor.name}: {described(tensor)} {kind}{values}")
+        if is_dynamic(tensor):
+            lines.append(f"    {tensor.name!r}: {example_range(tensor)},")
+    text = "\n".join(["  profiles={", *lines, "  }"])
+    return ProfileError(
+        "The model has inputs of dynamic shape, and no optimization profile tells their sizes. Its "
+        "inputs:\n" + "\n".join(rows),
+        "Give a profile: for each such input the smallest, the most usual and the largest shape. "
+        f"To paste, with your own numbers in it:\n{text}",
+        messages,
+    )
+
+
+def volume(shape: Iterable[int]) -> int:
+    """Return how many values a tensor of this shape has; a dynamic dimension counts as 1."""
+    count = 1
+    for size in shape:
+        count *= max(size, 1)
+    return count
+
+
+def example_range(tensor: Any) -> str:
+    """Return (min, opt, max) to start from: batches of 1, 8, 32, other sizes of 1, 128, 512."""
+    shapes = []
+    for batch, other in ((1, 1), (8, 128), (32, 512)):
+        if tensor.is_shape_tensor:
+            shapes.append((batch,) * volume(tensor.shape))
+        else:
+            shapes.append(
+                tuple(
+                    size if size >= 0 else (batch if axis == 0 else other)
+                    for axis, size in enumerate(tensor.shape)
+                )
+            )
+    return f"({', '.join(map(str, shapes))})"
+
+
+# ---- a build that gave no engine ----------------------------------------------------------------
+
+
+class _Rule(NamedTuple):
+    """A sentence of TensorRT whose meaning is known."""
+
+    pattern: re.Pattern[str]
+    kind: type[BuildFailed]
+    cause: str
+    remedy: str
+
+
+_RULES: Final = (
+    _Rule(
+        re.compile(
+            r"(Optimization profile \d+ is missing values for shape input tensor [^.]*?"
+            r"|Dynamic input tensor \S+ is missing dimensions in profile \d+"
+            r"|Dynamic-shaped input tensor \S+ has \d+ dimensions but profile \d+ has \d+"
+            r" dimensions"
+            r"|Dimension mismatch for tensor \S+ and profile \d+)(?=\.)"
+        ),
+        ProfileError,
+        "The optimization profile does not fit the network: {0}.",
+        "Correct the profile of that input.",
+    ),
+    _Rule(
+        re.compile(r"Network must have at least one output"),
+        BuildFailed,
+        "The network has no output.",
+        "Mark an output (network.mark_output(tensor)), or give a model that has one.",
+    ),
+    _Rule(
+        re.compile(r"std::bad_alloc"),
+        BuildFailed,
+        "TensorRT ran out of host memory.",
+        "Close what else uses memory, raise the process's or container's memory limit, or build on "
+        "a larger machine.",
+    ),
+    # The first is RTX's for a limit of 0, the second for one too small, the third full TensorRT's
+    # ("Could not find any implementation for node ... due to insufficient workspace").
+    _Rule(
+        re.compile(
+            r"requires workspace memory greater than 0"
+            r"|no tactics to implement the operation within workspace limit"
+            r"|insufficient workspace"
+        ),
+        BuildFailed,
+        "The workspace is too small for at least one operation.",
+        "Raise workspace= (bytes), or leave it out: TensorRT then takes what the device has.",
+    ),
+    _Rule(
+        re.compile(r"(Cannot compile operation '.*?' for Turing \(SM75\): [^.]*)"),
+        OptionRejected,
+        "The target SM75 cannot run this model: {0}.",
+        "Leave SM75 out of target=, or convert the model (Turing has no FP32 matrix product in "
+        "TensorRT for RTX).",
+    ),
+    _Rule(
+        re.compile(r"Unable to load library: ([^\s:]+)"),
+        BuildFailed,
+        "TensorRT could not load the library {0}, which this build needs.",
+        "Install it, or leave out the option that needs it (VERSION_COMPATIBLE needs the lean "
+        "runtime, which TensorRT for RTX's wheel does not have).",
+    ),
+    _Rule(
+        re.compile(r"out of memory|OutOfMemory|cudaError 2\b"),
+        BuildFailed,
+        "TensorRT ran out of memory.",
+        "Close what else uses the GPU, lower workspace=, or build on a larger one.",
+    ),
+)
+
+
+def explain_failure(
+    backend: Backend, messages: Sequence[tuple[Any, str]], prepared: Prepared | None = None
+) -> BuildFailed:
+    """Explain a build that gave no engine and was not cancelled.
+
+    Parameters
+    ----------
+    backend
+        The package that built.
+    messages
+        ``(severity, text)`` of what was logged, in order; the severity as text or TensorRT's enum.
+    prepared
+        What was built.
+
+    Returns
+    -------
+    BuildFailed
+        Of the type that fits, with all errors that TensorRT logged; where no sentence of known
+        meaning is among them, a plain :class:`BuildFailed` that names no cause.
+    """
+    said = errors_in(messages)
+    # The driver's line is a cause only where it stands alone.
+    real = [text for text in said if not _DRIVER_NOISE.search(text)] or said
+    text = "\n".join(real)
+    if "no optimization profile has been defined" in text:
+        if prepared is not None:
+            return missing_profile(prepared.network, said)
+        return ProfileError(
+            "The network has inputs of dynamic shape, and no optimization profile for them.",
+            "Add a profile that gives the smallest, the most usual and the largest shape of each.",
+            said,
+        )
+    for rule in _RULES:
+        match = rule.pattern.search(text)
+        if match is not None:
+            return rule.kind(rule.cause.format(*match.groups()), rule.remedy, said)
+    without_gpu = _explain_without_gpu(backend, text, said)
+    if without_gpu is not None:
+        return without_gpu
+    if not said:
+        return BuildFailed(
+            "TensorRT returned no engine and logged no error.",
+            "A logger of the source's own may have it: a callable source's builder logs to the "
+            "logger that it was made with.",
+            [message for _, message in messages],
+        )
+    return BuildFailed(
+        "TensorRT returned no engine.", "Its own words are all that is known about the cause.", said
+    )
+
+
+def _explain_without_gpu(backend: Backend, text: str, said: list[str]) -> BuildFailed | None:
+    """Explain CUDA errors where there is no GPU at all."""
+    if gpus():
+        return None
+    if "CUDA_SUCCESS" in text or "cudaError 35" in text:
+        needs = (
+            "Flags that make weights exchangeable (REFIT, REFIT_IDENTICAL, STRIP_PLAN) and the "
+            "target 'current' need a GPU; leave them out or build on a machine with one."
+            if backend.is_rtx
+            else "Build on a machine with a GPU, or with backend='tensorrt_rtx'."
+        )
+        return BuildFailed(
+            "A call to CUDA failed in the build, and there is no NVIDIA driver with a GPU here.",
+            needs,
+            said,
+        )
+    return None
