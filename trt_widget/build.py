@@ -41,7 +41,7 @@ from trt_widget.timings import log_frame, spans_frame, timings_frame
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
     from types import ModuleType, TracebackType
 
@@ -149,7 +149,7 @@ class Build:
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = BuildOptions.from_kwargs(options)
         self._source = check_source(source)
-        self._initialize(self.options.found_backend, self._source.display_name)
+        self._initialize(self.options.backend, self._source.display_name)
 
     @classmethod
     def attach(
@@ -211,6 +211,7 @@ class Build:
         self._subscribers: list[tuple[Callable[[list[Event]], object], bool]] = []
         self._reason: str | None = None
         self._cancel_time = 0.0
+        self._asked: tuple[str, float] | None = None
         self._started = False
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -253,7 +254,9 @@ class Build:
                 )
             self._start_draining()
             _running.add(self)
-            self._executor.start(Hooks(self._on_running, self._on_waiting, self._wake.set))
+            self._executor.start(
+                Hooks(self._on_running, self._on_waiting, self._wake.set, self.signal_cancel)
+            )
         return self
 
     def request_cancel(self, reason: str = "user") -> bool:
@@ -289,6 +292,27 @@ class Build:
             executor.request_cancel(reason)
         return True
 
+    def signal_cancel(self, reason: str = "user") -> None:
+        """Set the cancel flag and nothing else: for handlers that must never wait.
+
+        Unlike :meth:`request_cancel` this takes no lock; the drain thread does the rest.
+        """
+        executor = self._executor
+        if not self._started:
+            self.request_cancel(reason)
+            return
+        if self._asked is None:
+            self._asked = (reason, clock.perf_counter())
+        if executor is not None:
+            executor.request_cancel(reason)
+        self._wake.set()
+
+    def cancel_blocker(self) -> None:
+        """Ask the build that this one waits for to stop."""
+        executor = self._executor
+        if executor is not None:
+            executor.cancel_blocker()
+
     def wait(self, timeout: float | None = None) -> Any:
         """Block until the build has ended and return the engine.
 
@@ -313,7 +337,7 @@ class Build:
         TimeoutError
             ``timeout`` seconds have passed.
         """
-        self._check_started()
+        self.check_started()
         self.wait_ended(timeout)
         return self._give_engine()
 
@@ -352,7 +376,7 @@ class Build:
         return self._await().__await__()
 
     async def _await(self) -> Any:
-        self._check_started()
+        self.check_started()
         await self.wait_ended_async()
         return self._give_engine()
 
@@ -407,7 +431,9 @@ class Build:
         durations of the roots.
         """
         with self.lock:
-            return timings_frame(self.tree, self.now())
+            columns = self.tree.timing_columns(self.now())
+            complete = self.tree.outcome is not None
+        return timings_frame(columns, complete=complete)
 
     @property
     def spans(self) -> pd.DataFrame:
@@ -418,13 +444,16 @@ class Build:
         :func:`~trt_widget.timings.spans_frame`.
         """
         with self.lock:
-            return spans_frame(self.tree, self.now())
+            columns = self.tree.span_columns(self.now())
+            complete, dropped = self.tree.outcome is not None, self.tree.spans_dropped
+        return spans_frame(columns, complete=complete, dropped=dropped)
 
     @property
     def log(self) -> pd.DataFrame:
         """TensorRT's messages: ``time_s``, ``severity``, ``message``. Bounded."""
         with self.lock:
-            return log_frame(self._build_log)
+            messages, dropped = self._build_log.messages(), self._build_log.dropped
+        return log_frame(messages, dropped=dropped)
 
     @property
     def messages(self) -> list[LogMessage]:
@@ -479,10 +508,9 @@ class Build:
         return unsubscribe
 
     def close(self) -> None:
-        """Cancel the build if it runs, and drop the subscribers. What it found stays readable."""
+        """Cancel the build if it runs. What it found stays readable."""
         self.request_cancel("closed")
         with self.lock:
-            self._subscribers.clear()
             self._later.clear()
         self._wake.set()
 
@@ -525,7 +553,7 @@ class Build:
         self.start()
         if threading.current_thread() is threading.main_thread():
             self._interrupts = contextlib.ExitStack()
-            self._interrupts.enter_context(self._cancel_on_interrupt())
+            self._interrupts.enter_context(self.monitor.cancel_on_interrupt())
         return self
 
     def __exit__(
@@ -544,12 +572,6 @@ class Build:
             else:
                 executor.leave()
             self.wait_ended()
-
-    @contextlib.contextmanager
-    def _cancel_on_interrupt(self) -> Iterator[None]:
-        # The monitor's flag is what TensorRT reads; the build learns of it from the drain.
-        with self.monitor.cancel_on_interrupt():
-            yield
 
     # ------------------------------------------------------------------ for views
 
@@ -577,9 +599,10 @@ class Build:
         ended = f", {self._status}" if self._status in FINAL else ""
         return f"{type(self).__name__}({self.name!r}{ended})"
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ for views
 
-    def _check_started(self) -> None:
+    def check_started(self) -> None:
+        """Raise `BuildStateError` unless there is something to wait for."""
         if not self._started and self._status not in FINAL:
             raise BuildStateError(
                 f"The build of {self.name} was not started.", remedy="Call start() first."
@@ -640,6 +663,7 @@ class Build:
         finally:
             self._conclude_broken()
             self._publish()
+            self._subscribers.clear()
             _running.discard(self)
 
     def _tick(self) -> None:
@@ -651,10 +675,12 @@ class Build:
         events = executor.drain()
         with self.lock:
             self._take(events)
-            if self._reason is None and isinstance(executor, AttachedExecutor):
-                reason = executor.monitor.cancel_reason
-                if reason is not None:
-                    self.request_cancel(reason)
+            if self._asked is not None and self._reason is None:
+                self.request_cancel(self._asked[0])
+                self._cancel_time = self._asked[1]
+            elif self._reason is None and executor.cancel_reason is not None:
+                # The user's code asked the monitor itself, or Ctrl-C did.
+                self.request_cancel(executor.cancel_reason)
             timeout = self.options.timeout
             if timeout is not None and self._status == "running" and self.now() >= timeout:
                 self.request_cancel("deadline")
@@ -707,7 +733,7 @@ class Build:
         reason = self._reason or outcome.reason
         error = outcome.error
         if outcome.status == "cancelled":
-            error = BuildCancelled(f"The build of {self.name} was cancelled", reason=reason or "user")
+            error = BuildCancelled(reason=reason or "user")
         self.tree.close(outcome.status, outcome.time)
         self._engine = outcome.engine
         warnings = [m.message for m in self._build_log.serious if m.severity == "warning"]

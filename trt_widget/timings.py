@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from trt_widget.logger import BuildLog
-    from trt_widget.phases import PhaseTree
+    from trt_widget.events import LogMessage
 
 __all__ = ["log_frame", "spans_frame", "timings_frame"]
 
 
-def timings_frame(tree: PhaseTree, now: float | None = None) -> pd.DataFrame:
-    """Give a row per phase path, in tree order; columns as in `PhaseTree.timing_columns`."""
+def timings_frame(columns: dict[str, list[Any]], *, complete: bool) -> pd.DataFrame:
+    """Give a row per phase path, in tree order; columns as in `PhaseTree.timing_columns`.
+
+    ``attrs["complete"]`` says whether the build had ended.
+    """
     import pandas as pd
 
-    frame = pd.DataFrame(tree.timing_columns(now))
-    frame.attrs["complete"] = tree.outcome is not None
+    frame = pd.DataFrame(columns)
+    frame.attrs["complete"] = complete
     return frame
 
 
-def spans_frame(tree: PhaseTree, now: float | None = None) -> pd.DataFrame:
+def spans_frame(columns: dict[str, list[Any]], *, complete: bool, dropped: int) -> pd.DataFrame:
     """Give a row per phase instance, in start order; columns as in `PhaseTree.span_columns`.
 
     ``attrs["dropped"]`` is the number of instances without a row of their own: a build keeps
@@ -31,24 +33,23 @@ def spans_frame(tree: PhaseTree, now: float | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    frame = pd.DataFrame(tree.span_columns(now))
-    frame.attrs["complete"] = tree.outcome is not None
-    frame.attrs["dropped"] = tree.spans_dropped
-    if tree.spans_dropped:
+    frame = pd.DataFrame(columns)
+    frame.attrs["complete"] = complete
+    frame.attrs["dropped"] = dropped
+    if dropped:
         frame.attrs["note"] = (
-            f"{tree.spans_dropped:,} further phases have no row here; they are counted in the timings."
+            f"{dropped:,} further phases have no row here; they are counted in the timings."
         )
     return frame
 
 
-def log_frame(log: BuildLog) -> pd.DataFrame:
+def log_frame(messages: list[LogMessage], *, dropped: int) -> pd.DataFrame:
     """Give TensorRT's messages: ``time_s`` (since the start), ``severity``, ``message``.
 
     ``attrs["dropped"]`` is the number of messages that were not kept.
     """
     import pandas as pd
 
-    messages = log.messages()
     frame = pd.DataFrame(
         {
             "time_s": [message.time for message in messages],
@@ -56,5 +57,5 @@ def log_frame(log: BuildLog) -> pd.DataFrame:
             "message": [message.message for message in messages],
         }
     )
-    frame.attrs["dropped"] = log.dropped
+    frame.attrs["dropped"] = dropped
     return frame

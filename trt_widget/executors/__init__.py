@@ -66,11 +66,14 @@ class Hooks:
         It has to wait; the argument names the build it waits for.
     changed
         There is something to drain before the next tick.
+    cancel
+        Asks this build to stop, with a reason: for a build that waits for it.
     """
 
     running: Callable[[], None]
     waiting: Callable[[str], None]
     changed: Callable[[], None]
+    cancel: Callable[[str], None]
 
 
 class Executor(Protocol):
@@ -90,6 +93,13 @@ class Executor(Protocol):
 
     def request_cancel(self, reason: str) -> None:
         """Ask the builder to stop; from any thread, any number of times; returns at once."""
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason of the first request to cancel, wherever it came from, or ``None``."""
+
+    def cancel_blocker(self) -> None:
+        """Ask the build that this one waits for to stop, if there is one."""
 
     def alive(self) -> bool:
         """Whether an outcome can still come."""

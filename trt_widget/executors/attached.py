@@ -59,7 +59,7 @@ class AttachedExecutor:
     def start(self, hooks: Hooks) -> None:
         """Begin to watch; other builds of this process wait for this one."""
         self._hooks = hooks
-        self._ticket = GATE.pass_by(0, self._label)
+        self._ticket = GATE.pass_by(0, self._label, hooks.cancel)
         hooks.running()
 
     def finish(self, engine: Any, error: BaseException | None = None) -> None:
@@ -104,6 +104,15 @@ class AttachedExecutor:
     def request_cancel(self, reason: str) -> None:
         """Set the flag that the next ``step_complete`` reads."""
         self.monitor.request_cancel(reason)
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason of the first request to cancel, or ``None``."""
+        reason: str | None = self.monitor.cancel_reason
+        return reason
+
+    def cancel_blocker(self) -> None:
+        """Do nothing: it waits for nobody."""
 
     def alive(self) -> bool:
         """Always: the user's code decides when it ends."""

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["GATE", "Gate", "Ticket"]
 
@@ -20,13 +24,18 @@ class Ticket:
     ----------
     label
         What people call the build.
+    cancel
+        Asks that build to stop, with a reason.
     my_turn
         Whether the build may go on.
     """
 
-    def __init__(self, device: int, label: str, wake: threading.Event) -> None:
+    def __init__(
+        self, device: int, label: str, wake: threading.Event, cancel: Callable[[str], None]
+    ) -> None:
         self.device = device
         self.label = label
+        self.cancel = cancel
         self.my_turn = False
         self._wake = wake
 
@@ -43,18 +52,20 @@ class Gate:
         self._lock = threading.Lock()
         self._queues: dict[int, deque[Ticket]] = {}
 
-    def queue(self, device: int, label: str, wake: threading.Event) -> Ticket:
+    def queue(
+        self, device: int, label: str, wake: threading.Event, cancel: Callable[[str], None]
+    ) -> Ticket:
         """Take a place behind the builds that are there already; ``wake`` is set at its turn."""
-        ticket = Ticket(device, label, wake)
+        ticket = Ticket(device, label, wake, cancel)
         with self._lock:
             line = self._queues.setdefault(device, deque())
             line.append(ticket)
             line[0].call()
         return ticket
 
-    def pass_by(self, device: int, label: str) -> Ticket:
+    def pass_by(self, device: int, label: str, cancel: Callable[[str], None]) -> Ticket:
         """Go first: for a build that runs already, in the user's own code."""
-        ticket = Ticket(device, label, threading.Event())
+        ticket = Ticket(device, label, threading.Event(), cancel)
         ticket.call()
         with self._lock:
             self._queues.setdefault(device, deque()).appendleft(ticket)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
 from trt_widget._files import save_atomically
-from trt_widget.errors import BuildError, BuildFailed, SaveError
+from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError
 from trt_widget.executors import Outcome
 from trt_widget.executors.gate import GATE
 from trt_widget.logger import make_logger
@@ -62,7 +62,7 @@ class ThreadExecutor:
     def start(self, hooks: Hooks) -> None:
         """Begin in the background."""
         self._hooks = hooks
-        self._ticket = GATE.queue(self._options.device or 0, self._label, self._wake)
+        self._ticket = GATE.queue(self._options.device or 0, self._label, self._wake, hooks.cancel)
         self._thread.start()
 
     def reset_origin(self) -> float:
@@ -81,6 +81,16 @@ class ThreadExecutor:
         self._monitor.request_cancel(reason)
         self._wake.set()
 
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason of the first request to cancel, or ``None``."""
+        return self._monitor.cancel_reason
+
+    def cancel_blocker(self) -> None:
+        """Ask the build whose turn it is to stop."""
+        for ticket in GATE.ahead(self._ticket)[:1]:
+            ticket.cancel("user")
+
     def alive(self) -> bool:
         """Whether the thread still runs."""
         return self._thread.is_alive()
@@ -95,6 +105,8 @@ class ThreadExecutor:
     def _run(self) -> None:
         try:
             outcome = self._wait_for_turn() or self._build()
+        except BuildCancelled:
+            outcome = self._cancelled("before build")
         except BuildError as error:
             outcome = self._failed(error)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang

@@ -1,0 +1,395 @@
+"""BuildWidget: a build, its live view and its results in one object."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+import traitlets
+
+from trt_widget.build import FINAL, Build, BuildResult
+from trt_widget.events import StatusChanged
+from trt_widget.widget import kernel
+from trt_widget.widget.models import BuildCard, CancelChannel
+from trt_widget.widget.text import build_html, build_text
+from trt_widget.widget.view import CardView
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+    from types import ModuleType, TracebackType
+
+    import pandas as pd
+
+    from trt_widget.events import Event
+
+__all__ = ["BuildWidget"]
+
+_CARD_TRAITS = ("header", "rows", "messages", "cancel_channel")
+
+
+class _Status(traitlets.TraitType[str, str]):
+    """A trait that reads the build's own state, so that it is never behind."""
+
+    info_text = "a state of a build"
+
+    def get(self, obj: Any, cls: type[Any] | None = None) -> str:  # noqa: ARG002 - traitlets' signature
+        build = obj.__dict__.get("_build")
+        return "pending" if build is None else str(build.status)
+
+
+class BuildWidget(BuildCard):
+    """Build an engine in the background and watch it live in the notebook.
+
+    As the last line of a cell, ``BuildWidget("model.onnx").start()`` shows a live tree of progress
+    bars, one per phase path, and a Cancel button bound to :meth:`request_cancel`.
+
+    Parameters
+    ----------
+    source
+        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's manner
+        that returns ``(builder, network)`` or ``(builder, network, parser)``.
+    **options
+        See :class:`~trt_widget.options.BuildOptions`.
+
+    Attributes
+    ----------
+    status
+        ``pending``, ``running``, ``cancelling``, then ``succeeded``, ``cancelled`` or ``failed``
+        (``ended`` where the outcome is not known). A traitlet: reading it gives the present state,
+        and observers are called on the build's drain thread, once for every state.
+
+    Raises
+    ------
+    UnknownOptionError
+        A keyword that is none of the options (also a ``TypeError``).
+    OptionError, SourceError, OutputError, ProfileError, BackendNotFound
+        As for :class:`~trt_widget.Build`.
+
+    Examples
+    --------
+    >>> w = BuildWidget("resnet50.onnx").start()
+    >>> w  # in a notebook: the live view, in this or any other cell
+    >>> engine = w.wait()
+    >>> w.timings
+    """
+
+    status = _Status(read_only=True)
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        build = Build(source, **options)
+        super().__init__()
+        self._bind(build)
+
+    @classmethod
+    def attach(
+        cls,
+        config: Any = None,
+        *,
+        backend: str | ModuleType | None = None,
+        name: str | None = None,
+    ) -> BuildWidget:
+        """Show a build that your own code runs::
+
+            with BuildWidget.attach(config) as w:
+                engine = w.finish(builder.build_serialized_network(network, config))
+
+        Entering shows the view below the running cell, unless it is shown already. Without
+        :meth:`finish` the end reads "ended; the outcome is not known".
+
+        Parameters
+        ----------
+        config
+            The builder config. A monitor that it has already is kept and called too. Without a config
+            give :attr:`monitor` to whatever makes it (Polygraphy:
+            ``CreateConfig(progress_monitor=w.monitor)``).
+        backend
+            The package of the builder; needed only without a config.
+        name
+            What to call the build.
+
+        Raises
+        ------
+        WrongBackendError
+            The config is not one of a TensorRT package, or not of ``backend``.
+        """
+        build = Build.attach(config, backend=backend, name=name)
+        self = cls.__new__(cls)
+        BuildCard.__init__(self)
+        self._bind(build)
+        return self
+
+    def _bind(self, build: Build) -> None:
+        self._build = build
+        self._view: CardView | None = CardView(build, self)
+        self._displayed = False
+        self._seen = "pending"
+        self.cancel_channel = CancelChannel()
+        # The handler must not keep the widget alive, nor do more than set a flag: it runs on
+        # whatever thread the kernel takes comm messages with.
+        self.cancel_channel.on_msg(_request_handler(weakref.ref(build)))
+        with self.hold_sync():
+            self.header = self._view._header()  # noqa: SLF001 - the same package
+        build.subscribe(_updater(weakref.ref(self)), every_tick=True)
+        _cells.enter(self)
+
+    # ------------------------------------------------------------------ the build
+
+    def start(self) -> BuildWidget:
+        """Start the build in the background and return this widget at once.
+
+        While another build of this process uses the device, this one stays ``pending`` and says so.
+
+        Raises
+        ------
+        BuildStateError
+            It was started before.
+        """
+        self._build.start()
+        return self
+
+    def request_cancel(self) -> bool:
+        """Ask the build to stop, as the Cancel button does; see :meth:`Build.request_cancel`."""
+        return self._build.request_cancel()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Block until the build has ended and return the engine; see :meth:`Build.wait`.
+
+        The view stays live meanwhile, and Interrupt cancels the build. On kernels without subshells
+        (ipykernel 6) the wait itself lets clicks on Cancel in.
+        """
+        self._build.check_started()
+        if kernel.needs_polling():
+            with kernel.ui_poll() as poll:
+                self._build.wait_ended(timeout, between=lambda: poll(5))
+        return self._build.wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait without blocking the kernel; Interrupt cancels the build."""
+        return self._await().__await__()
+
+    async def _await(self) -> Any:
+        self._build.check_started()
+        if not kernel.needs_polling():
+            return await self._build
+        async with kernel.ui_poll() as poll:
+            try:
+                while self._build.status not in FINAL:
+                    await poll(5)
+                    await asyncio.sleep(0.05)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self._build.request_cancel("interrupt")
+                raise
+        return await self._build
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        """A row per phase path, in tree order; see :attr:`Build.timings`."""
+        return self._build.timings
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """A row per phase instance, in start order; see :attr:`Build.spans`."""
+        return self._build.spans
+
+    @property
+    def log(self) -> pd.DataFrame:
+        """TensorRT's messages: ``time_s``, ``severity``, ``message``.
+
+        This takes the place of the ``log`` that ipywidgets gives its widgets, a ``logging.Logger``.
+        """
+        return self._build.log
+
+    @property
+    def engine(self) -> Any:
+        """The serialized engine (bytes-like), once there is one, else ``None``."""
+        return self._build.engine
+
+    @property
+    def result(self) -> BuildResult | None:
+        """What the build came to, once it has ended."""
+        return self._build.result
+
+    @property
+    def build(self) -> Build:
+        """The build behind this view."""
+        return self._build
+
+    @property
+    def monitor(self) -> Any:
+        """The progress monitor of an attached build, to be set in a builder config."""
+        return self._build.monitor
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the engine to ``path``, whole or not at all; see :meth:`Build.save`."""
+        return self._build.save(path)
+
+    def subscribe(self, callback: Callable[[list[Event]], object]) -> Callable[[], None]:
+        """Have ``callback`` called with every batch of events; see :meth:`Build.subscribe`."""
+        return self._build.subscribe(callback)
+
+    def finish(self, engine: Any) -> Any:
+        """Hand in what your builder returned, and get it back; see :meth:`Build.finish`."""
+        return self._build.finish(engine)
+
+    def __enter__(self) -> BuildWidget:
+        """Start to watch an attached build, and show it."""
+        if kernel.in_kernel() and not self._displayed:
+            from IPython.display import display
+
+            display(self)
+        self._build.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End; without :meth:`finish` the outcome is not known."""
+        self._build.__exit__(kind, error, traceback)
+
+    def close(self) -> None:
+        """Cancel the build if it runs, and close every comm; what it found stays readable."""
+        build = self.__dict__.get("_build")
+        if build is not None:
+            build.close()
+        self._close_view()
+
+    # ------------------------------------------------------------------ the view
+
+    def _on_batch(self, events: list[Event]) -> None:
+        """Bring the view and the observers up to date (on the drain thread)."""
+        if self._view is not None:
+            self._view.update()
+        for event in events:
+            if isinstance(event, StatusChanged) and event.status != self._seen:
+                old, self._seen = self._seen, event.status
+                self.notify_change(
+                    traitlets.Bunch(
+                        name="status", old=old, new=event.status, owner=self, type="change"
+                    )
+                )
+        if self._view is not None and self._view.replaced and self._build.status in FINAL:
+            self._close_view()
+
+    def _replace(self) -> None:
+        """Make room for a widget made by a new run of the same cell."""
+        view = self._view
+        if view is None:
+            return
+        if self._build.status in FINAL:
+            self._close_view()
+        else:
+            # It still runs and may be shown elsewhere: its own drain closes it at its end.
+            view.replaced = True
+
+    def _close_view(self) -> None:
+        with _closing:
+            view, self._view = self.__dict__.get("_view"), None
+            if view is None:
+                return
+        view.close()
+        if self.cancel_channel is not None:
+            self.cancel_channel.close()
+        layout = self.layout
+        super().close()
+        layout.close()
+        # ipywidgets would leave None here; text and HTML can still be shown.
+        self.__dict__.pop("_repr_mimebundle_", None)
+        _cells.leave(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+        self._displayed = True
+        return {
+            **data,
+            "text/plain": repr(self),
+            "text/html": build_html(self._build),
+        }, metadata
+
+    def __repr__(self) -> str:
+        build = self.__dict__.get("_build")
+        if build is None:
+            return "BuildWidget()"
+        ended = f", {build.status}" if build.status in FINAL else ""
+        return f"BuildWidget({build.name!r}{ended})"
+
+    def __str__(self) -> str:
+        return build_text(self._build)
+
+
+_closing = threading.Lock()
+
+
+def _updater(reference: weakref.ref[BuildWidget]) -> Callable[[list[Event]], None]:
+    """Make the subscriber of a widget, which does not keep it alive."""
+
+    def update(events: list[Event]) -> None:
+        widget = reference()
+        if widget is not None:
+            widget._on_batch(events)  # noqa: SLF001 - the same module
+
+    return update
+
+
+def _request_handler(reference: weakref.ref[Build]) -> Callable[..., None]:
+    """Make the handler of what the browser sends on the cancel channel."""
+
+    def handle(_channel: Any, content: Any, _buffers: Any) -> None:
+        build = reference()
+        kind = content.get("kind") if isinstance(content, dict) else None
+        if build is None:
+            return
+        if kind == "cancel":
+            build.signal_cancel("user")
+        elif kind == "cancel_blocker":
+            build.cancel_blocker()
+
+    return handle
+
+
+class _Cells:
+    """Which widgets the cells of this notebook have made: a cell that runs again replaces its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[str, tuple[str, list[weakref.ref[BuildWidget]]]] = {}
+
+    def enter(self, widget: BuildWidget) -> None:
+        """Note a new widget, and replace those of an earlier run of the same cell."""
+        where = kernel.current_cell()
+        if where is None:
+            return
+        cell, execution = where
+        earlier: list[weakref.ref[BuildWidget]] = []
+        with self._lock:
+            before = self._made.get(cell)
+            kept = before[1] if before and before[0] == execution else []
+            if before and before[0] != execution:
+                earlier = before[1]
+            self._made[cell] = (execution, [*kept, weakref.ref(widget)])
+        for reference in earlier:
+            old = reference()
+            if old is not None:
+                old._replace()  # noqa: SLF001 - the same module
+
+    def leave(self, widget: BuildWidget) -> None:
+        """Forget a closed widget."""
+        with self._lock:
+            for cell, (execution, references) in list(self._made.items()):
+                left = [ref for ref in references if ref() is not None and ref() is not widget]
+                if left:
+                    self._made[cell] = (execution, left)
+                else:
+                    del self._made[cell]
+
+
+_cells = _Cells()

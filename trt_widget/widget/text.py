@@ -1,0 +1,86 @@
+"""A build as text and as static HTML: for terminals, logs, and notebooks without a live kernel."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from trt_widget.widget.rows import choose_rows
+from trt_widget.widget.view import describe
+
+if TYPE_CHECKING:
+    from trt_widget.build import Build
+    from trt_widget.phases import PhaseNode
+
+__all__ = ["build_html", "build_text"]
+
+_BAR = 20
+
+
+def build_text(build: Build) -> str:
+    """Draw the build as a tree of text bars."""
+    with build.lock:
+        now = build.now()
+        head = f"{build.name}: {build.status}"
+        if build.tree.paths:
+            head += f", {now:.1f} s"
+        lines = [head]
+        detail = describe(build)
+        if detail:
+            lines.append(detail)
+        rows, more = choose_rows(build.tree)
+        labels = [f"{'  ' * row.node.depth}{row.node.name}" for row in rows]
+        width = min(60, max(map(len, labels), default=0))
+        for row, label in zip(rows, labels):
+            total = build.tree.total_s(row.node, now)
+            times = f" x{row.node.count}" if row.node.count > 1 else ""
+            folded = f" (+{row.folded} phases)" if row.folded else ""
+            lines.append(
+                f"{label[:60]:<{width}} |{_bar(row.node)}| {total:8.2f} s "
+                f"{_steps(row.node)}{times}{folded}"
+            )
+        if more:
+            lines.append(f"(+{more} phases)")
+    return "\n".join(lines)
+
+
+def _bar(node: PhaseNode) -> str:
+    if node.status == "done":
+        return "#" * _BAR
+    filled = 0 if node.step_total < 1 else int(_BAR * min(node.step / node.step_total, 1))
+    return ("#" * max(filled, 0)).ljust(_BAR, ".")
+
+
+def _steps(node: PhaseNode) -> str:
+    if node.status == "running" and node.step_total > 0:
+        return f"{node.step}/{node.step_total}"
+    return node.status
+
+
+def build_html(build: Build) -> str:
+    """Draw the build as a small table; every text in it is escaped."""
+    with build.lock:
+        now = build.now()
+        rows, more = choose_rows(build.tree)
+        cells = "".join(
+            f'<tr><td style="text-align:left;padding-left:{1 + row.node.depth}em">'
+            f"{escape(row.node.name)}</td>"
+            f"<td>{row.node.count}</td><td>{build.tree.total_s(row.node, now):.2f} s</td>"
+            f"<td>{escape(_steps(row.node))}</td></tr>"
+            for row in rows
+        )
+        status, detail = build.status, describe(build)
+    seconds = f", {now:.1f} s" if cells else ""
+    return (
+        f"<div><b>{escape(build.name)}</b>: {escape(status)}{seconds} "
+        f"({escape(str(build.backend))})"
+        + (f"<br>{escape(detail)}" if detail else "")
+        + (
+            "<table><thead><tr><th>phase</th><th>count</th><th>time</th><th>steps</th></tr></thead>"
+            f"<tbody>{cells}</tbody></table>"
+            if cells
+            else ""
+        )
+        + (f"+{more} phases" if more else "")
+        + "</div>"
+    )

@@ -1,0 +1,264 @@
+"""The drain thread's hand on the card: what changed in a build goes to the browser.
+
+Only what changed is sent, within one budget of messages per widget, and always from the build's drain
+thread: ipywidgets objects are not thread-safe. A Jupyter server drops messages past 1,000 in
+a second, for all widgets together, so a card stays under :data:`BARS_PER_SECOND` and ten for itself.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+
+from trt_widget.build import FINAL
+from trt_widget.widget.models import PhaseBar
+from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
+
+if TYPE_CHECKING:
+    from trt_widget.build import Build
+    from trt_widget.phases import PhaseNode
+    from trt_widget.widget.models import BuildCard
+    from trt_widget.widget.rows import Row
+
+__all__ = ["CardView"]
+
+#: Messages per second that bars may cost, and how many may go at once.
+BARS_PER_SECOND = 60.0
+BARS_AT_ONCE = 20.0
+#: Seconds after which the header is sent even if nothing changed: a sign of life.
+HEARTBEAT_S = 2.0
+#: Seconds between two headers that only say when the last callback was.
+QUIET_HEADER_S = 0.5
+#: Warnings and errors in the panel.
+MAX_MESSAGES = 50
+MAX_MESSAGE_LENGTH = 2_000
+#: The final state is sent again after this many seconds, in case the server dropped the first.
+AGAIN_S = 3.0
+
+
+class CardView:
+    """Keeps one card in step with one build.
+
+    Parameters
+    ----------
+    build, card
+        What is shown, and where.
+    """
+
+    def __init__(self, build: Build, card: BuildCard) -> None:
+        self._build = build
+        self._card = card
+        self._layout = ipywidgets.Layout(width="auto", height="12px", margin="0")
+        self._style = ipywidgets.ProgressStyle()
+        self._bars: dict[int, PhaseBar] = {}
+        self._free: list[PhaseBar] = []
+        self._all: list[PhaseBar] = []
+        self._drawn: dict[int, tuple[int, int, str | None]] = {}
+        self._shown: list[Row] = []
+        self._more = 0
+        self._tree_paths = -1
+        self._tokens = BARS_AT_ONCE
+        self._last_tick = clock.monotonic()
+        self._header_sent = 0.0
+        self._header_key: Any = None
+        self._messages_sent = -1
+        self._messages_time = 0.0
+        self._closed = False
+        self._finished = False
+        self.replaced = False
+
+    # ------------------------------------------------------------------ on the drain thread
+
+    def update(self) -> None:
+        """Send what changed since the last call."""
+        if self._closed:
+            return
+        build = self._build
+        now = clock.monotonic()
+        self._tokens = min(
+            BARS_AT_ONCE, self._tokens + (now - self._last_tick) * BARS_PER_SECOND
+        )
+        self._last_tick = now
+        final = build.status in FINAL
+        with build.lock:
+            rows_changed = self._arrange()
+            due = self._due(final)
+            infos = [(row, row_info(row, build.epoch), row_bar(row.node)) for row in due]
+            outcome = build.tree.outcome
+            header = self._header()
+            messages = self._messages(now, final)
+        for row, info, (value, maximum) in infos:
+            self._draw(row.node, info, value, maximum, row_style(row.node, outcome))
+        key = {k: v for k, v in header.items() if k not in ("now", "last_callback")}
+        silent_only = key == self._header_key
+        since = now - self._header_sent
+        fresh = header["last_callback"] != self._card.header.get("last_callback")
+        send_header = (
+            not silent_only or since > HEARTBEAT_S or (fresh and since > QUIET_HEADER_S) or final
+        )
+        if not (send_header or rows_changed or messages is not None):
+            return
+        with self._card.hold_sync():
+            if rows_changed:
+                self._card.rows = [self._bars[row.node.index] for row in self._shown]
+            if messages is not None:
+                self._card.messages = messages
+            self._card.header = header
+        self._header_key = key
+        self._header_sent = now
+        if final and not self._finished:
+            self._finished = True
+            build.call_later(AGAIN_S, self.send_again)
+
+    def send_again(self) -> None:
+        """Send the whole state once more."""
+        if self._closed:
+            return
+        for bar in self._all:
+            bar.send_state()
+        self._card.send_state()
+
+    def close(self) -> None:
+        """Close every comm of the rows."""
+        self._closed = True
+        for widget in [*self._all, self._layout, self._style]:
+            widget.close()
+        self._bars.clear()
+        self._free.clear()
+        self._all.clear()
+        self._shown = []
+
+    # ------------------------------------------------------------------ inside
+
+    def _arrange(self) -> bool:
+        """Decide which rows there are; the caller holds the build's lock."""
+        tree = self._build.tree
+        crowded = tree.paths > len(self._shown) or self._more
+        if tree.paths == self._tree_paths and not crowded:
+            return False
+        self._tree_paths = tree.paths
+        rows, more = choose_rows(tree)
+        before = [row.node.index for row in self._shown]
+        folded = {row.node.index: row.folded for row in self._shown}
+        self._shown, self._more = rows, more
+        wanted = {row.node.index for row in rows}
+        for index in [index for index in self._bars if index not in wanted]:
+            self._free.append(self._bars.pop(index))
+            self._drawn.pop(index, None)
+        for row in rows:
+            index = row.node.index
+            if index not in self._bars:
+                self._bars[index] = self._free.pop() if self._free else self._new_bar()
+            elif folded.get(index) != row.folded:
+                self._drawn.pop(index, None)
+        return before != [row.node.index for row in rows]
+
+    def _new_bar(self) -> PhaseBar:
+        bar = PhaseBar(min=0, max=1, value=0, layout=self._layout, style=self._style)
+        self._all.append(bar)
+        return bar
+
+    def _due(self, final: bool) -> list[Row]:
+        """Choose the changed rows that may be sent now: new ones, then the longest unsent."""
+        outcome = self._build.tree.outcome
+        new, changed = [], []
+        for row in self._shown:
+            drawn = self._drawn.get(row.node.index)
+            if drawn is None or drawn[2] != outcome:
+                new.append(row)
+            elif drawn[0] != row.node.revision:
+                changed.append((drawn[0], row))
+        changed.sort(key=lambda entry: entry[0])
+        due = [*new, *(row for _, row in changed)]
+        if not final:
+            due = due[: max(len(new), int(self._tokens))]
+            self._tokens -= len(due)
+        for row in due:
+            node = row.node
+            self._drawn[node.index] = (node.revision, row.folded, outcome)
+        return due
+
+    def _draw(
+        self, node: PhaseNode, info: dict[str, Any], value: int, maximum: int, style: str
+    ) -> None:
+        bar = self._bars[node.index]
+        with bar.hold_sync():
+            if maximum > bar.max:
+                bar.max = maximum
+            bar.value = value
+            bar.max = maximum
+            bar.bar_style = style
+            bar.info = info
+
+    def _messages(self, now: float, final: bool) -> list[dict[str, Any]] | None:
+        """Give the panel's messages if they changed, at most once a second."""
+        serious = self._build.messages
+        if len(serious) == self._messages_sent or (now - self._messages_time < 1.0 and not final):
+            return None
+        self._messages_sent = len(serious)
+        self._messages_time = now
+        return [
+            {
+                "time": round(message.time, 3),
+                "severity": message.severity,
+                "message": message.message[:MAX_MESSAGE_LENGTH],
+            }
+            for message in serious[-MAX_MESSAGES:]
+        ]
+
+    def _header(self) -> dict[str, Any]:
+        build = self._build
+        tree = build.tree
+        result = build.result
+        serious = build.messages
+        errors = sum(message.severity != "warning" for message in serious)
+        started = build.entered_at.get("running")
+        error = result.error if result else None
+        return {
+            "name": build.name,
+            "status": build.status,
+            "backend": str(build.backend),
+            "device": result.device if result else None,
+            "executor": build.executor,
+            "started": started,
+            "ended": None if result is None or started is None else started + result.duration_s,
+            "last_callback": build.epoch(tree.last_callback) if tree.paths else started,
+            "cancel_requested": build.entered_at.get("cancelling"),
+            "stop_latency_s": result.stop_latency_s if result else None,
+            "detail": describe(build),
+            "explanation": str(error) if build.status == "failed" and error else None,
+            "blocked_by": build.waiting_for if build.status == "pending" else None,
+            "can_cancel": build.status in ("pending", "running"),
+            "engine_bytes": result.engine_bytes if result else None,
+            "warnings": len(serious) - errors,
+            "errors": errors,
+            "more_paths": self._more,
+            "spans_dropped": tree.spans_dropped,
+            "replaced": self.replaced,
+            "now": clock.time(),
+        }
+
+
+def describe(build: Build) -> str | None:
+    """Say in a sentence what a reader has to know beside the status, or ``None``."""
+    result = build.result
+    if build.status == "pending" and build.waiting_for:
+        return f"Waits for {build.waiting_for}: one build at a time per device."
+    if result is None:
+        return None
+    if build.status == "failed" and result.error is not None:
+        return result.error.cause
+    if build.status == "cancelled":
+        return {
+            "deadline": f"Stopped at the deadline of {build.options.timeout:g} s."
+            if build.options.timeout
+            else "Stopped at the deadline.",
+            "interrupt": "Stopped by Interrupt.",
+            "closed": "Stopped because the build was closed.",
+            "monitor": "Stopped by another progress monitor in the same config.",
+        }.get(result.reason or "", None)
+    if build.status == "ended":
+        return "Ended; the outcome is not known, since no engine was handed in."
+    return " ".join(result.notes) or None
