@@ -12,9 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def only(*versions: str) -> pytest.MarkDecorator:
+    """Mark a test that says something of these versions of ipykernel only."""
+    return pytest.mark.parametrize("version", [v for v in VERSIONS if v in versions])
+
+
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
-    """Give a version of ipykernel; ``parametrize("version", [...])`` narrows it."""
+    """Give a version of ipykernel; the mark :func:`only` narrows it."""
     return str(request.param)
 
 

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     Channel = Literal["shell", "control", "iopub"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-VERSIONS: Final = ("6.31.0", "7.3.0", "7.4.0")
+# 7.4 needs Python 3.11: with 3.10 nobody has it.
+VERSIONS: Final = ("6.31.0", "7.3.0", *(("7.4.0",) if sys.version_info >= (3, 11) else ()))
+LATEST: Final = VERSIONS[-1]
 # nest-asyncio: a dependency that ipykernel has dropped since.
 NEEDS: Final = {"6.31.0": ("nest-asyncio==1.6.0",)}
 WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
@@ -52,8 +54,11 @@ def overlay(version: str) -> Path:
         half_made = tempfile.mkdtemp(dir=folder.parent)
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq")
         what = ("--no-deps", "--target", half_made, f"ipykernel=={version}")
-        subprocess.run([*pip, *what, *NEEDS.get(version, ())], check=True)
-        Path(half_made).rename(folder)
+        try:
+            subprocess.run([*pip, *what, *NEEDS.get(version, ())], check=True)
+            Path(half_made).rename(folder)
+        finally:
+            shutil.rmtree(half_made, ignore_errors=True)
     return folder
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kernel.harness import WIDGET_VIEW, Kernel, KernelDiedError
+from tests.kernel.conftest import only
+from tests.kernel.harness import LATEST, WIDGET_VIEW, Kernel, KernelDiedError
 
 if TYPE_CHECKING:
     from tests.kernel.harness import Comm
@@ -20,7 +21,6 @@ button
 """
 # The label tells the outside that the cell has come this far: a comm message comes at once.
 SLEEP = "label = ipywidgets.Label('asleep'); time.sleep(1.5)"
-ONLY = pytest.mark.parametrize
 
 
 def show_button(kernel: Kernel) -> Comm:
@@ -54,14 +54,14 @@ def test_subshells_since_7(kernel: Kernel) -> None:
     assert kernel.supports_subshells == (not kernel.version.startswith("6."))
 
 
-@ONLY("version", ["7.3.0"])
+@only("7.3.0")
 def test_click_arrives_while_a_cell_sleeps(kernel: Kernel) -> None:
     delay, rest = click_during(kernel, SLEEP)
     assert delay < 0.3
     assert rest > 1
 
 
-@ONLY("version", ["6.31.0", "7.4.0"])
+@only("6.31.0", "7.4.0")
 def test_click_is_blocked_while_a_cell_sleeps(kernel: Kernel) -> None:
     delay, rest = click_during(kernel, SLEEP)
     assert delay > 1
@@ -69,13 +69,13 @@ def test_click_is_blocked_while_a_cell_sleeps(kernel: Kernel) -> None:
     assert delay < rest + 0.3
 
 
-@ONLY("version", ["7.3.0"])
+@only("7.3.0")
 def test_click_over_the_main_shell_is_blocked(kernel: Kernel) -> None:
     delay, _ = click_during(kernel, SLEEP, main_shell=True)
     assert delay > 1
 
 
-@ONLY("version", ["7.4.0"])
+@only("7.4.0")
 def test_click_arrives_on_7_4_if_nothing_was_published(kernel: Kernel) -> None:
     """A comm that has forgotten the shell that it last published on is not called back there."""
     delay, rest = click_during(kernel, f"del button.comm._reply_subshell_id; {SLEEP}")
@@ -111,7 +111,7 @@ def test_updates_from_a_thread_while_the_cell_is_busy(kernel: Kernel) -> None:
     assert bar.messages[-1].time < float(cell.text.rsplit("end", 1)[1])
 
 
-@ONLY("version", ["7.4.0"])
+@only(LATEST)
 def test_outputs_errors_and_cell_id(kernel: Kernel) -> None:
     meta = "get_ipython().kernel.get_parent()['metadata']['cellId']"
     assert kernel.run(f"print({meta}); 6 * 7", cell_id="cell-1").text == "cell-1\n42"
@@ -123,7 +123,7 @@ def test_outputs_errors_and_cell_id(kernel: Kernel) -> None:
         kernel.execute("import time; time.sleep(0.5)").wait(0.1)
 
 
-@ONLY("version", ["7.4.0"])
+@only(LATEST)
 def test_closed_comm_is_noticed(kernel: Kernel) -> None:
     button = show_button(kernel)
     kernel.run("button.close()")
@@ -132,7 +132,7 @@ def test_closed_comm_is_noticed(kernel: Kernel) -> None:
     assert kernel.widgets("ButtonModel", closed=True) == [button]
 
 
-@ONLY("version", ["7.4.0"])
+@only(LATEST)
 def test_death_is_noticed(kernel: Kernel) -> None:
     with pytest.raises(KernelDiedError):
         kernel.execute("import os; os._exit(3)").wait()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import onnx
 import pytest
 
-from tests.kernel.harness import Kernel
+from tests.kernel.harness import LATEST, Kernel
 from tests.run import EXTRAS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_python_blocks_run(tmp_path: Path) -> None:
         shutil.copyfile(LIGHT / source, tmp_path / name)
     cells = [block for block in blocks(README) if block.language == "python"]
     assert cells
-    with Kernel("7.4.0") as kernel:
+    with Kernel(LATEST) as kernel:
         kernel.run(f"import os; os.chdir({str(tmp_path)!r})")
         for cell in cells:
             wanted = cell.options.removeprefix("raises=") or None
