@@ -350,6 +350,13 @@ _RULES: Final = (
         "Close what else uses memory, raise the process's or container's memory limit, or build on "
         "a larger machine.",
     ),
+    # EAGAIN of a thread that could not be made; seen with a limited address space.
+    _Rule(
+        re.compile(r"Unexpected exception Resource temporarily unavailable"),
+        BuildFailed,
+        "The operating system refused TensorRT a thread or memory.",
+        "Raise the process's or container's limits of threads and memory, or close other programs.",
+    ),
     # The first is RTX's for a limit of 0, the second for one too small, the third full TensorRT's
     # ("Could not find any implementation for node ... due to insufficient workspace").
     _Rule(

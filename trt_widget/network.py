@@ -294,12 +294,20 @@ def _make_config(prepared: Prepared, options: BuildOptions, backend: Backend) ->
 def _set_options(config: Any, options: BuildOptions, backend: Backend, logger: Any) -> None:
     trt = backend.module
     words = _Words(logger)
+    # EXCLUDE_LEAN_RUNTIME is dropped silently unless VERSION_COMPATIBLE is set before it.
+    for name in sorted(options.flags, key=lambda name: name == "EXCLUDE_LEAN_RUNTIME"):
+        config.set_flag(getattr(trt.BuilderFlag, name))
     for name in options.flags:
-        flag = getattr(trt.BuilderFlag, name)
-        config.set_flag(flag)
-        if not config.get_flag(flag):  # SAFETY_SCOPE in tensorrt_rtx 1.7.1
+        # Some combinations are refused without an exception: GPU_FALLBACK with SAFETY_SCOPE.
+        if not config.get_flag(getattr(trt.BuilderFlag, name)):
+            others = [other for other in options.flags if other != name]
+            beside = f" beside {', '.join(others)}" if others else " alone"
             raise OptionRejected(
-                f"flags: {backend} refused {name!r}.", "Leave it out.", words.errors()
+                f"flags: {backend} refused {name!r}{beside}.",
+                "EXCLUDE_LEAN_RUNTIME needs VERSION_COMPATIBLE."
+                if name == "EXCLUDE_LEAN_RUNTIME"
+                else "Leave out one of them.",
+                words.errors(),
             )
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level

@@ -1,0 +1,209 @@
+"""Small ONNX models for the tests: quick to build, or slow in a known way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+#: A node's name that would run a script where it is put into HTML unescaped.
+EVIL_NAME = "<img src=x onerror=alert(1)>"
+
+_OPSET = 17
+_IR_VERSION = 8
+
+
+def light_model(name: str) -> Path:
+    """Return the path of a real topology (random weights made in the graph) in the onnx wheel.
+
+    ``bvlc_alexnet``, ``densenet121``, ``inception_v1``, ``inception_v2``, ``resnet50``,
+    ``shufflenet``, ``squeezenet``, ``vgg19``, ``zfnet512``.
+    """
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return folder / f"light_{name}.onnx"
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: list[tuple[str, int, Any]],
+    outputs: list[tuple[str, int, Any]],
+    weights: dict[str, np.ndarray[Any, Any]] | None = None,
+    name: str = "graph",
+) -> onnx.ModelProto:
+    """Make a model from nodes; inputs and outputs are (name, element type, shape)."""
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info(*value) for value in inputs],
+        [helper.make_tensor_value_info(*value) for value in outputs],
+        [numpy_helper.from_array(array, key) for key, array in (weights or {}).items()],
+    )
+    opset = [helper.make_opsetid("", _OPSET)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
+
+
+def mlp(layers: int = 3, width: int = 8, batch: int | str = 4, first: str = "") -> onnx.ModelProto:
+    """Make ``layers`` times MatMul and Relu; ``batch`` as text makes the input dynamic.
+
+    Three layers build in a few hundredths of a second with tensorrt_rtx.
+    """
+    random = np.random.default_rng(0)
+    nodes, weights, last = [], {}, "x"
+    for index in range(layers):
+        weight, product, out = f"w{index}", f"m{index}", f"r{index}"
+        weights[weight] = random.standard_normal((width, width), dtype=np.float32)
+        nodes.append(
+            helper.make_node(
+                "MatMul", [last, weight], [product], name=(index == 0 and first) or f"matmul{index}"
+            )
+        )
+        nodes.append(helper.make_node("Relu", [product], [out], name=f"relu{index}"))
+        last = out
+    shape = [batch, width]
+    ends = [("x", TensorProto.FLOAT, shape)], [(last, TensorProto.FLOAT, shape)]
+    return model(nodes, *ends, weights, name="mlp")
+
+
+def evil_mlp() -> onnx.ModelProto:
+    """Make a model whose first node is named like an attack."""
+    return mlp(first=EVIL_NAME)
+
+
+def convnet(layers: int = 4, channels: int = 8, size: int = 16) -> onnx.ModelProto:
+    """Make ``layers`` times Conv and Relu on one picture."""
+    random = np.random.default_rng(0)
+    nodes, weights, last = [], {}, "image"
+    for index in range(layers):
+        weight = f"w{index}"
+        shape = (channels, channels, 3, 3)
+        weights[weight] = random.standard_normal(shape, dtype=np.float32)
+        nodes += [
+            helper.make_node(
+                "Conv", [last, weight], [f"c{index}"], name=f"conv{index}", pads=[1, 1, 1, 1]
+            ),
+            helper.make_node("Relu", [f"c{index}"], [f"r{index}"], name=f"relu{index}"),
+        ]
+        last = f"r{index}"
+    shape_ = [1, channels, size, size]
+    return model(
+        nodes,
+        [("image", TensorProto.FLOAT, shape_)],
+        [(last, TensorProto.FLOAT, shape_)],
+        weights,
+        name="convnet",
+    )
+
+
+def dynamic(rank: int = 2) -> onnx.ModelProto:
+    """Make a Relu of ``x``: (batch, 8), or with more ranks (batch, 8, width, height ...)."""
+    shape: list[int | str] = ["batch", 8, "width", "height"][:rank]
+    return model(
+        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
+        [("x", TensorProto.FLOAT, shape)],
+        [("y", TensorProto.FLOAT, shape)],
+        name="dynamic",
+    )
+
+
+def reshape() -> onnx.ModelProto:
+    """Make a Reshape of ``x`` (batch, 8) to ``shape``, a shape tensor of two values."""
+    return model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")],
+        [("x", TensorProto.FLOAT, ["batch", 8]), ("shape", TensorProto.INT64, [2])],
+        [("y", TensorProto.FLOAT, ["rows", "columns"])],
+        name="reshape",
+    )
+
+
+def expand() -> onnx.ModelProto:
+    """Make an Expand of ``x`` (1,) to ``count`` values, a scalar shape tensor."""
+    return model(
+        [
+            helper.make_node("Unsqueeze", ["count", "axes"], ["size"], name="unsqueeze"),
+            helper.make_node("Expand", ["x", "size"], ["y"], name="expand"),
+        ],
+        [("x", TensorProto.FLOAT, [1]), ("count", TensorProto.INT64, [])],
+        [("y", TensorProto.FLOAT, ["n"])],
+        {"axes": np.array([0], dtype=np.int64)},
+        name="expand",
+    )
+
+
+def unknown_operators(*operators: str) -> onnx.ModelProto:
+    """Make a chain of Relu and operators that nobody has: NoSuchOp, OtherOp, NoSuchOp."""
+    nodes, last = [], "x"
+    for index, operator in enumerate(operators or ("NoSuchOp", "OtherOp", "NoSuchOp")):
+        nodes.append(helper.make_node("Relu", [last], [f"r{index}"], name=f"relu{index}"))
+        nodes.append(helper.make_node(operator, [f"r{index}"], [f"t{index}"], name=f"odd{index}"))
+        last = f"t{index}"
+    ends = [("x", TensorProto.FLOAT, [4, 8])], [(last, TensorProto.FLOAT, None)]
+    return model(nodes, *ends, name="odd")
+
+
+def without_output() -> onnx.ModelProto:
+    """Make a model that parses and has no output."""
+    made = mlp()
+    del made.graph.output[:]
+    return made
+
+
+def save_external(made: onnx.ModelProto, path: Path, weights: str = "weights.bin") -> Path:
+    """Save a model with its weights in another file beside it; the model itself is changed."""
+    onnx.save(made, str(path), save_as_external_data=True, location=weights, size_threshold=0)
+    return path
+
+
+def transformer(blocks: int = 12, width: int = 64, tokens: int = 16) -> onnx.ModelProto:
+    """Make a stack of transformer blocks (attention and MLP, layer normalizations, residuals).
+
+    Build time follows the number of blocks, and nearly all of it passes without a callback. With
+    tensorrt_rtx 1.7.1 on two cores, blocks / seconds / longest silence: 12 / 1.8 / 1.5,
+    24 / 3.7 / 3.2, 48 / 9.7 / 8.9.
+    """
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, np.ndarray[Any, Any]] = {
+        "scale": np.array(width**-0.5, dtype=np.float32),
+    }
+
+    def add(operator: str, inputs: list[str], out: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [out], name=out, **attributes))
+        return out
+
+    def matrix(name: str, rows: int, columns: int) -> str:
+        made = random.standard_normal((rows, columns), dtype=np.float32) * np.float32(rows**-0.5)
+        weights[name] = made
+        return name
+
+    def normalize(value: str, name: str) -> str:
+        weights[f"{name}.gain"] = np.ones(width, dtype=np.float32)
+        weights[f"{name}.bias"] = np.zeros(width, dtype=np.float32)
+        inputs = [value, f"{name}.gain", f"{name}.bias"]
+        return add("LayerNormalization", inputs, name, axis=-1)
+
+    value = "x"
+    for block in range(blocks):
+        name = f"block{block}"
+        normal = normalize(value, f"{name}.norm1")
+        query, key, values = (
+            add("MatMul", [normal, matrix(f"{name}.w{part}", width, width)], f"{name}.{part}")
+            for part in "qkv"
+        )
+        turned = add("Transpose", [key], f"{name}.kt", perm=[0, 2, 1])
+        scores = add("MatMul", [query, turned], f"{name}.scores")
+        scaled = add("Mul", [scores, "scale"], f"{name}.scaled")
+        shares = add("Softmax", [scaled], f"{name}.softmax", axis=-1)
+        mixed = add("MatMul", [shares, values], f"{name}.mixed")
+        out = add("MatMul", [mixed, matrix(f"{name}.wo", width, width)], f"{name}.out")
+        value = add("Add", [value, out], f"{name}.add1")
+        normal = normalize(value, f"{name}.norm2")
+        wide = add("MatMul", [normal, matrix(f"{name}.w1", width, 4 * width)], f"{name}.wide")
+        active = add("Relu", [wide], f"{name}.relu")
+        narrow = add("MatMul", [active, matrix(f"{name}.w2", 4 * width, width)], f"{name}.narrow")
+        value = add("Add", [value, narrow], f"{name}.add2")
+    shape = [1, tokens, width]
+    ends = [("x", TensorProto.FLOAT, shape)], [(value, TensorProto.FLOAT, shape)]
+    return model(nodes, *ends, weights, name="transformer")
