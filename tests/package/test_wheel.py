@@ -79,7 +79,8 @@ def test_sdist_holds_sources_and_tests(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert sources() < names
-    assert {"LICENSE", "CHANGELOG.md", "README.md", "pyproject.toml", "tests/run.py"} < names
+    assert {"LICENSE", "CHANGELOG.md", "README.md", "pyproject.toml"} < names
+    assert {"tests/run.py", "package.json", "tsconfig.json"} < names
     assert any(name.startswith("notebooks/") for name in names)
 
 
