@@ -481,12 +481,21 @@ def _show(shapes: ShapeRange) -> str:
     return f"min {shapes.min}, opt {shapes.opt}, max {shapes.max}"
 
 
-def _kind(value: object) -> str:
+def _kind(value: object, *, capital: bool = False) -> str:
     name = type(value).__name__
-    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+    article = "an" if name[:1].lower() in "aeiou" else "a"
+    return f"{article.capitalize() if capital else article} {name}"
 
 
 # ---- output and source --------------------------------------------------------------------------
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Return the file's state, or None where there is none."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def check_output(path: Any) -> Path:
@@ -507,7 +516,7 @@ def check_output(path: Any) -> Path:
     try:
         text = os.fspath(path)
         target = Path(os.fsdecode(text)).absolute()
-        found = target.stat() if target.exists() else None
+        found = _stat(target)
     except TypeError:
         raise OptionError(
             f"output= must be a path, not {_kind(path)}.", "Give text or a pathlib.Path."
@@ -607,7 +616,7 @@ def _check_source(source: Any) -> Source:
     if callable(getattr(source, "SerializeToString", None)):
         if kind.__name__ != "ModelProto":
             raise SourceError(
-                f"{_kind(source).capitalize()} is not a whole ONNX model.",
+                f"{_kind(source, capital=True)} is not a whole ONNX model.",
                 "Give the ModelProto (onnx.helper.make_model(graph) makes one from a graph).",
             )
         return Source("proto", source, str(source.graph.name) or "<ModelProto>")
@@ -615,7 +624,7 @@ def _check_source(source: Any) -> Source:
         named = getattr(source, "func", source)  # functools.partial
         return Source("callable", source, str(getattr(named, "__name__", kind.__name__)))
     raise SourceError(
-        f"{_kind(source).capitalize()} cannot be a model.",
+        f"{_kind(source, capital=True)} cannot be a model.",
         "Give a path, bytes, an onnx.ModelProto, or a callable that returns (builder, network).",
     )
 

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tensorrt_rtx
+
+from trt_widget import backend as module
+from trt_widget.backend import (
+    Backend,
+    Gpu,
+    backend_of,
+    find_backend,
+    gpu_info,
+    gpus,
+    package_of,
+    use_device,
+)
+from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, WrongBackendError
+
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Iterator
+
+ONE_GPU = (Gpu(0, "NVIDIA Test", "SM86"),)
+
+
+def fake_tensorrt(*, weak: bool = True, **attributes: Any) -> types.ModuleType:
+    """Stand for full TensorRT, which cannot be installed here; with the flags of 10.13 or 11."""
+    made = types.ModuleType("tensorrt")
+    flags = {"TF32": 0, "REFIT": 1, **({"FP16": 2, "INT8": 3} if weak else {})}
+    members: dict[str, Any] = {
+        "__version__": "10.13.0" if weak else "11.4.0",
+        "Builder": type("Builder", (), {"__module__": "tensorrt_bindings.tensorrt"}),
+        "IProgressMonitor": object,
+        "BuilderFlag": types.SimpleNamespace(__members__=flags),
+        "NetworkDefinitionCreationFlag": types.SimpleNamespace(
+            __members__={"EXPLICIT_BATCH": 0, "STRONGLY_TYPED": 1}
+        ),
+        **attributes,
+    }
+    made.__dict__.update(members)
+    return made
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    made = fake_tensorrt()
+    monkeypatch.setitem(sys.modules, "tensorrt", made)
+    return made
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    made = FakeDriver()
+    monkeypatch.setattr(module, "_driver", lambda: made)
+    gpus.cache_clear()
+    yield made
+    monkeypatch.undo()
+    gpus.cache_clear()
+
+
+def test_importing_imports_no_tensorrt() -> None:
+    script = (
+        "import sys, trt_widget.backend, trt_widget.options, trt_widget.network, "
+        "trt_widget.diagnosis\n"
+        "print([n for n in sys.modules if n.split('.')[0] in "
+        "('tensorrt', 'tensorrt_rtx', 'onnx', 'numpy', 'pandas', 'polygraphy')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_rtx_is_found() -> None:
+    found = find_backend("tensorrt_rtx")
+    assert found.name == "tensorrt_rtx"
+    assert found.module is tensorrt_rtx
+    assert found.version == tensorrt_rtx.__version__
+    assert str(found) == f"TensorRT for RTX {found.version}"
+    assert found.is_rtx
+    assert found.strongly_typed_only
+    assert found.can_target
+    assert not found.needs_gpu
+    assert "TF32" in found.builder_flags()
+    assert "FP16" not in found.builder_flags()
+    assert found.network_flags() == ("STRONGLY_TYPED",)
+    assert {"CURRENT", "SM86", "SM120"} <= set(found.compute_capabilities())
+    assert "NONE" not in found.compute_capabilities()
+
+
+@pytest.mark.parametrize(
+    "choice", ["tensorrt_rtx", "tensorrt-rtx", " TensorRT_RTX ", tensorrt_rtx, None]
+)
+def test_ways_to_name_rtx(choice: Any) -> None:
+    assert find_backend(choice) == find_backend("tensorrt_rtx")
+    assert find_backend(find_backend(choice)).module is tensorrt_rtx
+
+
+def test_backends_pickle_and_hash() -> None:
+    found = find_backend("tensorrt_rtx")
+    copy = pickle.loads(pickle.dumps(found))  # noqa: S301 - our own
+    assert copy == found
+    assert len({copy, found}) == 1
+    assert copy != "tensorrt_rtx"
+
+
+def test_full_tensorrt_is_preferred_where_it_can_build(
+    full: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ONE_GPU)
+    found = find_backend()
+    assert found.module is full
+    assert str(found) == "TensorRT 10.13.0"
+    assert not found.strongly_typed_only
+    assert found.weak_flags() == ("FP16", "INT8")
+    assert found.needs_gpu
+    assert not found.can_target
+    assert found.device_name == "NVIDIA Test"
+
+
+@pytest.mark.usefixtures("full")
+def test_without_a_gpu_rtx_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gpus", lambda: ())
+    assert find_backend().is_rtx
+    assert find_backend().device_name == "CPU (ahead of time)"
+    assert find_backend("tensorrt").name == "tensorrt"  # asked for by name
+
+
+def test_tensorrt_11_is_strongly_typed_only() -> None:
+    found = find_backend(fake_tensorrt(weak=False))
+    assert found.strongly_typed_only
+    assert found.weak_flags() == ()
+
+
+def test_nothing_installed_names_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(BackendNotFound) as caught:
+        find_backend()
+    for words in ('"trt-widget[rtx]"', '"trt-widget[tensorrt]"', "tensorrt: ", "tensorrt_rtx: "):
+        assert words in str(caught.value)
+    assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.usefixtures("full")
+def test_full_tensorrt_alone_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    monkeypatch.setattr(module, "gpus", lambda: ())
+    with pytest.raises(BackendNotFound, match="it needs a GPU to build"):
+        find_backend()
+
+
+def test_the_stubs_are_no_tensorrt() -> None:
+    # tensorrt-stubs is installed here: `import tensorrt` gives an empty namespace package.
+    with pytest.raises(BackendNotFound, match="only an empty folder or type stubs"):
+        find_backend("tensorrt")
+
+
+def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorrt.py").write_text("raise OSError('libnvinfer.so.10: cannot open')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorrt", raising=False)
+    with pytest.raises(BackendNotFound, match=r"libnvinfer\.so\.10: cannot open"):
+        find_backend("tensorrt")
+
+
+def test_a_tensorrt_without_progress_monitors() -> None:
+    old = fake_tensorrt()
+    del old.IProgressMonitor
+    old.__dict__["__version__"] = "8.6.1"
+    with pytest.raises(BackendNotFound, match=r"8\.6\.1 has no progress monitor"):
+        find_backend(old)
+
+
+def test_choices_that_are_none() -> None:
+    with pytest.raises(OptionError, match="Did you mean 'tensorrt_rtx'"):
+        find_backend("tensort_rtx")
+    with pytest.raises(OptionError, match="no TensorRT package"):
+        find_backend("tensorflow")
+    with pytest.raises(OptionError, match="backend=3 is no"):
+        find_backend(3)  # type: ignore[arg-type]
+    with pytest.raises(WrongBackendError, match="backend=json is a module"):
+        find_backend(__import__("json"))
+
+
+def test_where_objects_come_from(full: types.ModuleType) -> None:
+    class Monitor(tensorrt_rtx.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+
+    monitor = Monitor()
+    assert package_of(monitor) == "tensorrt_rtx"
+    assert package_of(Monitor) == "tensorrt_rtx"
+    assert package_of(full.Builder()) == "tensorrt"
+    assert package_of(3) is None
+    assert backend_of(monitor).is_rtx
+    assert backend_of(monitor, "tensorrt_rtx").is_rtx
+    assert backend_of(full.Builder()).module is full
+    with pytest.raises(
+        WrongBackendError, match="comes from tensorrt, but the build uses tensorrt_r"
+    ):
+        backend_of(full.Builder(), "tensorrt_rtx")
+    with pytest.raises(WrongBackendError, match="comes from no TensorRT package"):
+        backend_of(object())
+
+
+def test_no_driver_here_means_no_gpus() -> None:
+    # The test machine has none; tests/gpu has the other case.
+    assert gpus() == ()
+    assert gpu_info() == []
+    with pytest.raises(OptionRejected, match="there is no NVIDIA driver"):
+        use_device(0)
+
+
+class FakeDriver:
+    """The CUDA driver of a machine with two GPUs."""
+
+    def __init__(self) -> None:
+        self.current: int | None = None
+        self.code = 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 - CUDA's names
+        count._obj.value = 2
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:  # noqa: N802
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
+        assert size == len(name)
+        name.value = b"GPU %d" % device.value
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:  # noqa: N802
+        value._obj.value = {75: 12, 76: device.value}[attribute]
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:  # noqa: N802
+        context._obj.value = 100 + device.value
+        return 0
+
+    def cuCtxSetCurrent(self, context: ctypes.c_void_p) -> int:  # noqa: N802
+        self.current = context.value
+        return self.code
+
+
+def test_gpus_of_a_driver(driver: FakeDriver) -> None:
+    assert gpus() == (Gpu(0, "GPU 0", "SM120"), Gpu(1, "GPU 1", "SM121"))
+    assert gpu_info() == ["GPU 0", "GPU 1"]
+    assert use_device(1).name == "GPU 1"
+    assert driver.current == 101
+    with pytest.raises(OptionRejected, match="device=2 does not exist: the GPUs here are 0: GPU 0"):
+        use_device(2)
+    driver.code = 46
+    with pytest.raises(OptionRejected, match="the CUDA driver answered error 46"):
+        use_device(0)
+
+
+def test_repr_is_short() -> None:
+    assert repr(Backend("tensorrt_rtx", tensorrt_rtx)).startswith("<Backend tensorrt_rtx 1.")
