@@ -42,6 +42,7 @@ FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
+CANCELED: Final = re.compile(r"Canceled future for (debug|create_subshell)_request message")
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     # A test saves when it means to.
@@ -185,6 +186,8 @@ class Notebook:
     foreign_requests: list[str] = field(default_factory=list)
     """Addresses asked for that are not the server's."""
 
+    _restarted: bool = False
+
     def __post_init__(self) -> None:
         """Open the page and wait for the kernel."""
         self.page = page = self.lab.context.new_page()
@@ -262,12 +265,26 @@ class Notebook:
         assert not reply["error"], reply["error"]
         return reply["text"]
 
+    def wait_subshells(self) -> None:
+        """Wait until every comm has the subshell that its messages go over.
+
+        Lab asks for it when a target's first comm opens; a click in the moment before the answer
+        goes over the main shell.
+        """
+        self.page.wait_for_function(
+            """() => {
+                const comms = [...window.panel.sessionContext.session.kernel._comms.values()];
+                return comms.length > 0 && comms.every(comm => comm.subshellId);
+            }"""
+        )
+
     def interrupt(self) -> None:
         """Do what Kernel > Interrupt does."""
         self.page.evaluate("window.panel.sessionContext.session.kernel.interrupt()")
 
     def restart(self) -> None:
         """Do what Kernel > Restart does once it is confirmed; wait for the new kernel."""
+        self._restarted = True
         self.page.evaluate("window.panel.sessionContext.restartKernel()")
         self.wait_idle()
 
@@ -352,9 +369,17 @@ class Notebook:
         return path
 
     def assert_clean(self) -> None:
-        """Assert that the page reported no error and asked no other host for anything."""
-        assert self.page_errors == []
-        assert self.console_errors == []
+        """Assert that the page reported no error and asked no other host for anything.
+
+        After a restart Lab itself complains of its own requests to the old kernel (the debugger's,
+        and those for subshells); only those are left out, and only then.
+        """
+
+        def ours(errors: list[str]) -> list[str]:
+            return [e for e in errors if not (self._restarted and CANCELED.search(e))]
+
+        assert ours(self.page_errors) == []
+        assert ours(self.console_errors) == []
         assert self.foreign_requests == []
 
     def close(self) -> None:

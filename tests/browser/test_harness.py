@@ -29,6 +29,7 @@ def test_bar_theme_and_reload(open_notebook: OpenNotebook) -> None:
     notebook.run(0)
     expect(notebook.output(0).locator(".progress-bar")).to_have_attribute("style", FULL)
     assert notebook.kernel("print(bar.value)") == "5\n"
+    notebook.wait_subshells()
     notebook.run(1)
     expect(notebook.output(1)).to_contain_text("42")
 
@@ -60,6 +61,7 @@ def test_run_all_interrupt_restart(open_notebook: OpenNotebook) -> None:
     assert notebook.kernel("print(x)") == "1\n"
     notebook.restart()
     assert notebook.kernel("print('x' in globals())") == "False\n"
+    notebook.assert_clean()
 
     notebook = open_notebook(["x = 1", "x + 1", "x + 2"])
     notebook.run_all()
