@@ -47,8 +47,9 @@ _SHOWN_FILES: Final = 10
 # As in: Error Code 7: BuildCanceled (Build canceled by user ...).
 _CANCELLED: Final = re.compile(r"\bBuildCancell?ed\b")
 
-# Logged after nearly every other error where there is no CUDA driver.
-_DRIVER_NOISE: Final = re.compile(r"catchCudaError.*cudaError 35\b", re.DOTALL)
+# Logged after nearly every other error where there is no CUDA driver (35: none or too old) or no
+# GPU (100).
+_DRIVER_NOISE: Final = re.compile(r"catchCudaError.*cudaError (35|100)\b", re.DOTALL)
 
 
 def _level(severity: object) -> str:
@@ -123,7 +124,7 @@ def _explain_external(
         remedy = f"Put the file beside {source.display_name}, under exactly this name."
     else:
         # TensorRT looks in the working directory for the weight files of bytes; nobody means that.
-        names = sorted({tensor.location for tensor in external})
+        names = sorted({stored.location for stored in external})
         return SourceError(
             f"{source.display_name} keeps weights in other files ({_listed(names)}), and bytes "
             "alone do not say where these are.",
@@ -132,9 +133,9 @@ def _explain_external(
             messages,
         )
     needed: dict[str, int] = {}
-    for tensor in external:
-        end = tensor.offset + (tensor.length or 0)
-        needed[tensor.location] = max(needed.get(tensor.location, 0), end)
+    for stored in external:
+        end = stored.offset + (stored.length or 0)
+        needed[stored.location] = max(needed.get(stored.location, 0), end)
     missing = sorted(name for name in needed if not (folder / name).is_file())
     if missing:
         plural = len(missing) > 1
@@ -169,9 +170,9 @@ def parser_errors(parser: Any) -> list[NodeError]:
     """Return what an ``OnnxParser`` holds as errors."""
     found = []
     for position in range(parser.num_errors):
-        error = parser.get_error(position)
+        entry = parser.get_error(position)
         found.append(
-            NodeError(error.node(), error.node_name(), error.node_operator(), error.desc())
+            NodeError(entry.node(), entry.node_name(), entry.node_operator(), entry.desc())
         )
     return found
 
@@ -447,7 +448,7 @@ def _explain_without_gpu(backend: Backend, text: str, said: list[str]) -> BuildF
     """Explain CUDA errors where there is no GPU at all."""
     if gpus():
         return None
-    if "CUDA_SUCCESS" in text or "cudaError 35" in text:
+    if re.search(r"CUDA_SUCCESS|cudaError (35|100)\b", text):
         needs = (
             "Flags that make weights exchangeable (REFIT, REFIT_IDENTICAL, STRIP_PLAN) and the "
             "target 'current' need a GPU; leave them out or build on a machine with one."
