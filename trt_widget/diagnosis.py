@@ -39,8 +39,9 @@ __all__ = [
     "was_cancelled",
 ]
 
-# A protocol buffers message, and so a model with its weights inside, cannot be larger.
-_LARGEST_MESSAGE: Final = 2**31 - 1
+#: A protocol buffers message, and so a model with its weights inside, cannot be larger. The parser
+#: accepts a larger one and gives an empty network (2.2 GB), or refuses it (4.4 GB).
+LARGEST_MESSAGE: Final = 2**31 - 1
 
 _SHOWN_FILES: Final = 10
 
@@ -108,6 +109,13 @@ def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError 
             f"{name} is truncated: it ends after {found.size:,} bytes, and at least "
             f"{found.missing_bytes:,} more should follow.",
             "Download, copy or export the model again; the last time broke off.",
+            messages,
+        )
+    if found.size > LARGEST_MESSAGE:
+        return SourceError(
+            f"{name} has {found.size:,} bytes; an ONNX file cannot have more than 2 GiB.",
+            "Keep the weights in another file (onnx.save(model, path, save_as_external_data=True), or "
+            "the exporter's own option), and give the new path.",
             messages,
         )
     return _explain_external(source, found.external, messages)
@@ -197,14 +205,6 @@ def explain_parse(
         explained = explain_source(source, said)
         if explained is not None:
             return explained
-        if source.kind == "bytes" and len(source.value) > _LARGEST_MESSAGE:
-            return SourceError(
-                f"{source.display_name} has {len(source.value):,} bytes; an ONNX message cannot "
-                "have more than 2 GiB.",
-                "Save the model with its weights in another file (onnx.save(model, path, "
-                "save_as_external_data=True)) and give that path.",
-                said,
-            )
     unknown = [node for node in nodes if _is_unknown_operator(node)]
     if unknown:
         operators = sorted({node.operator for node in unknown})

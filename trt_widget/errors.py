@@ -421,9 +421,13 @@ def _clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in " ".join(text.split()))
+
+
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table in plain text; a cell's line breaks become spaces."""
-    clean = [head, *[tuple(" ".join(cell.split()) for cell in row) for row in rows]]
+    """Return a table in plain text; whatever would break it or control a terminal is replaced."""
+    clean = [head, *[tuple(_printable(cell) for cell in row) for row in rows]]
     widths = [max(len(row[column]) for row in clean) for column in range(len(head))]
     lines = [
         "  "

@@ -219,6 +219,11 @@ def _parse_source(source: Source, options: BuildOptions, backend: Backend, logge
     trt = backend.module
     data = _serialize(source) if source.kind == "proto" else source.value
     words = _Words(logger)
+    bytes_to_examine = source if source.kind != "proto" else _as_bytes(source, data)
+    if _size(bytes_to_examine) > diagnosis.LARGEST_MESSAGE:
+        explained = diagnosis.explain_source(bytes_to_examine)
+        if explained is not None:
+            raise explained
     try:
         builder = trt.Builder(logger)
     except Exception as error:
@@ -232,7 +237,6 @@ def _parse_source(source: Source, options: BuildOptions, backend: Backend, logge
         )
     parser = trt.OnnxParser(network, logger)
     ok = parser.parse_from_file(str(data)) if source.kind == "path" else parser.parse(data)
-    bytes_to_examine = source if source.kind != "proto" else _as_bytes(source, data)
     if not ok:
         raise diagnosis.explain_parse(bytes_to_examine, parser, words.since())
     if not (network.num_inputs or network.num_layers or network.num_outputs):
@@ -258,6 +262,15 @@ def _serialize(source: Source) -> bytes:
 
 def _as_bytes(source: Source, data: bytes) -> Source:
     return type(source)("bytes", data, source.display_name)
+
+
+def _size(source: Source) -> int:
+    if source.kind == "bytes":
+        return len(source.value)
+    try:
+        return int(source.value.stat().st_size)
+    except OSError:  # the parser says it
+        return 0
 
 
 def _network_flags(options: BuildOptions, backend: Backend) -> int:

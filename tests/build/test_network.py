@@ -482,6 +482,37 @@ def test_a_network_without_output(logger: Logger) -> None:
     assert "must have at least one output" in error.messages[0]
 
 
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+@pytest.mark.parametrize("size", [2_200_000_000, 4_400_000_000])
+def test_a_file_above_two_gibibytes(size: int, logger: Logger, tmp_path: Path) -> None:
+    # Whole and right but for its size; the weights are a hole in the file.
+    graph = models.model(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, [1])],
+        [("y", TensorProto.FLOAT, [1])],
+    ).graph.SerializeToString()
+    tensor = b"\x08" + varint(size // 4) + b"\x10\x01\x42\x01w\x4a" + varint(size)
+    graph += b"\x2a" + varint(len(tensor) + size) + tensor
+    path = tmp_path / "model.onnx"
+    with path.open("wb") as file:
+        file.write(b"\x08\x08\x42\x02\x10\x11\x3a" + varint(len(graph) + size) + graph)
+        file.truncate(file.tell() + size)
+    with pytest.raises(errors.SourceError, match=r"cannot have more than 2 GiB") as caught:
+        make(path, logger)
+    assert f"model.onnx has {path.stat().st_size:,} bytes" in caught.value.cause
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    with pytest.raises(errors.SourceError, match=r"is truncated: .* at least 1 more"):
+        make(path, logger)
+
+
 class ModelProto:
     """Stands for a ModelProto above 2 GiB; a real one takes seconds and gigabytes to make."""
 

@@ -145,10 +145,13 @@ def test_long_lists_are_shortened_in_the_text_only() -> None:
 
 
 def test_the_table_stays_a_table() -> None:
-    nodes = [NodeError(1, "two\nlines", "Op", ""), NodeError(12345, "x" * 200, "Operator", "")]
+    nodes = [
+        NodeError(1, "two\nlines\x1b[2J", "Op", ""),
+        NodeError(12345, "x" * 200, "Operator", ""),
+    ]
     lines = str(ParseFailed("Cause.", nodes=nodes)).splitlines()
     assert len(lines) == 5
-    assert lines[3].split() == ["1", "two", "lines", "Op"]
+    assert lines[3].split() == ["1", "two", "lines\ufffd[2J", "Op"]
     assert (
         len(
             {
