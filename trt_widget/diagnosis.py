@@ -114,8 +114,8 @@ def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError 
     if found.size > LARGEST_MESSAGE:
         return SourceError(
             f"{name} has {found.size:,} bytes; an ONNX file cannot have more than 2 GiB.",
-            "Keep the weights in another file (onnx.save(model, path, save_as_external_data=True), or "
-            "the exporter's own option), and give the new path.",
+            "Keep the weights in another file (onnx.save(model, path, save_as_external_data=True), "
+            "or the exporter's own option), and give the new path.",
             messages,
         )
     return _explain_external(source, found.external, messages)
