@@ -173,7 +173,7 @@ def _examine(data: bytes | mmap.mmap) -> Examination:
     try:
         for number, wire_type, _, _ in _fields(data, 0, size, seen):
             if _MODEL_FIELDS.get(number) != wire_type:
-                raise _MalformedError  # noqa: TRY301 - the loop's own findings end in the same place
+                raise _MalformedError  # noqa: TRY301 - what _fields finds ends there too
     except _TruncatedError as error:
         missing = error.missing
     except _MalformedError:
