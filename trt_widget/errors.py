@@ -407,7 +407,8 @@ _FUNCTIONS: Final = {
     "config": "The function given as config=",
     "source": "The function given as the model's source",
 }
-_OUR_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 - compared with co_filename
+# With the separator: a folder whose name only begins like ours is not ours.
+_OUR_FOLDER: Final = str(Path(__file__).absolute().parent) + os.sep
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
