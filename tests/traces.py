@@ -1,8 +1,9 @@
 """The recorded callbacks of a real build of full TensorRT, and ways to replay them.
 
-`data/tensorrt-10.16-mnist.jsonl.gz`: an MNIST network built by TensorRT 10.16 on a GPU, recovered from
-the public log of NVIDIA's TensorRT cookbook (`04-Feature/ProgressMonitor`). 6,439 callbacks, 1,164
-phases, 8 levels; no times. This is the one thing that cannot be made on a machine without a GPU.
+`data/tensorrt-10.16-mnist.jsonl.gz`: an MNIST network built by TensorRT 10.16 on a GPU, recovered
+from the public log of NVIDIA's TensorRT cookbook (`04-Feature/ProgressMonitor`). 6,439 callbacks,
+1,164 phases, 8 levels; no times. This is the one thing that cannot be made on a machine without a
+GPU.
 """
 
 from __future__ import annotations

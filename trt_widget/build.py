@@ -1,13 +1,13 @@
 """One build, from source to engine: its states, its drain thread, its result.
 
 States only move forward: ``pending``, ``running``, ``cancelling``, then one of ``succeeded``,
-``cancelled``, ``failed``; or ``ended``, for a build that the user's own code ran and whose outcome was
-never handed in. An engine that is finished before a cancel takes effect is kept: the build
+``cancelled``, ``failed``; or ``ended``, for a build that the user's own code ran and whose outcome
+was never handed in. An engine that is finished before a cancel takes effect is kept: the build
 ``succeeded`` and says so.
 
 Threads: the executor's thread builds, and the build's own drain thread, about ten times a second,
-folds what was recorded into the :class:`~trt_widget.phases.PhaseTree` and tells the subscribers. Everybody
-else only reads, or sets the cancel flag.
+folds what was recorded into the :class:`~trt_widget.phases.PhaseTree` and tells the subscribers.
+Everybody else only reads, or sets the cancel flag.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trt_widget.errors import (
     BuildStateError,
 )
 from trt_widget.events import Event, LogMessage, MessagesDropped, StatusChanged, StreamStarted
-from trt_widget.executors import Executor, Hooks, Outcome
+from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trt_widget.backend import Backend
+    from trt_widget.executors import Executor
+    from trt_widget.options import Source
 
 __all__ = ["FINAL", "Build", "BuildResult"]
 
@@ -75,8 +77,8 @@ class BuildResult:
     duration_s
         Seconds from the start of ``running`` to the end.
     ended_by
-        ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"``, ``"error"``
-        or ``"unknown"``.
+        ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"``,
+        ``"error"`` or ``"unknown"``.
     stop_latency_s
         Seconds from the request to cancel to the end, or ``None`` without one.
     reason
@@ -125,8 +127,8 @@ class Build:
     Parameters
     ----------
     source
-        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's manner
-        that returns ``(builder, network)`` or ``(builder, network, parser)``.
+        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's
+        manner that returns ``(builder, network)`` or ``(builder, network, parser)``.
     **options
         See :class:`~trt_widget.options.BuildOptions`.
 
@@ -148,7 +150,7 @@ class Build:
 
     def __init__(self, source: Any, **options: Any) -> None:
         self.options = BuildOptions.from_kwargs(options)
-        self._source = check_source(source)
+        self._source: Source | None = check_source(source, self.options)
         self._initialize(self.options.backend, self._source.display_name)
 
     @classmethod
@@ -159,7 +161,9 @@ class Build:
         backend: str | ModuleType | None = None,
         name: str | None = None,
     ) -> Build:
-        """Watch a build that your own code runs::
+        """Watch a build that your own code runs.
+
+        ::
 
             with Build.attach(config) as build:
                 engine = build.finish(builder.build_serialized_network(network, config))
@@ -167,8 +171,8 @@ class Build:
         Parameters
         ----------
         config
-            The builder config. A monitor that it has already is kept and called too. Without a config
-            give :attr:`monitor` to whatever makes it.
+            The builder config. A monitor that it has already is kept and called too. Without a
+            config give :attr:`monitor` to whatever makes it.
         backend
             The package of the builder; needed only without a config.
         name
@@ -187,10 +191,11 @@ class Build:
         found = find_backend(backend) if config is None else backend_of(config, backend)
         self.options = BuildOptions.from_kwargs({"backend": found.module})
         self._source = None
-        self._initialize(found, name or "your build")
-        self._executor = AttachedExecutor(found, config, self.name)
+        self._initialize(
+            found, name or "your build", AttachedExecutor(found, config, name or "your build")
+        )
 
-    def _initialize(self, backend: Backend, name: str) -> None:
+    def _initialize(self, backend: Backend, name: str, executor: Executor | None = None) -> None:
         self.name = name
         self.backend = backend
         self.tree = PhaseTree()
@@ -203,7 +208,7 @@ class Build:
         self._status = "pending"
         self._result: BuildResult | None = None
         self._engine: Any = None
-        self._executor: Executor | None = None
+        self._executor = executor
         self._build_log = BuildLog()
         self._origin = clock.perf_counter()
         self._origin_epoch = clock.time()
@@ -249,9 +254,7 @@ class Build:
                 from trt_widget.executors.thread import ThreadExecutor
 
                 assert self._source is not None  # noqa: S101 - only attach() has no source
-                self._executor = ThreadExecutor(
-                    self._source, self.options, self.backend, self.name
-                )
+                self._executor = ThreadExecutor(self._source, self.options, self.backend, self.name)
             self._start_draining()
             _running.add(self)
             self._executor.start(
@@ -262,8 +265,8 @@ class Build:
     def request_cancel(self, reason: str = "user") -> bool:
         """Ask the build to stop; returns at once.
 
-        The status is ``cancelling`` from now on (``cancelled`` if it was not started). Can be called
-        from any thread and any number of times; the first reason stays.
+        The status is ``cancelling`` from now on (``cancelled`` if it was not started). Can be
+        called from any thread and any number of times; the first reason stays.
 
         Parameters
         ----------
@@ -409,7 +412,7 @@ class Build:
 
     @property
     def status(self) -> str:
-        """``pending``, ``running``, ``cancelling``, ``succeeded``, ``cancelled``, ``failed``, ``ended``."""
+        """The state: one of the words in the text of this module."""
         return self._status
 
     @property
@@ -437,7 +440,7 @@ class Build:
 
     @property
     def spans(self) -> pd.DataFrame:
-        """A row per phase instance, in start order; times in seconds since the start of ``running``.
+        """A row per phase instance, in start order; seconds since the start of ``running``.
 
         Columns: ``phase``, ``path``, ``depth``, ``parent``, ``start_s``, ``end_s``, ``duration_s``,
         ``self_s``, ``steps``, ``num_steps``, ``status``. Bounded; see
@@ -543,7 +546,7 @@ class Build:
         self.wait_ended()
         return self._give_engine()
 
-    def __enter__(self) -> Build:
+    def __enter__(self) -> Build:  # noqa: PYI034 - typing.Self came with Python 3.11
         """Start to watch an attached build; Ctrl-C cancels it from now on."""
         if not isinstance(self._executor, AttachedExecutor):
             raise BuildStateError(
@@ -658,7 +661,7 @@ class Build:
             self._tell(self._take_news())
             self._publish()
             self._run_later()
-        except Exception:
+        except Exception:  # noqa: BLE001 - whoever waits is told by _conclude_broken
             _log.exception("trt_widget: the drain thread of %s broke off", self.name)
         finally:
             self._conclude_broken()
@@ -718,7 +721,7 @@ class Build:
                 continue
             try:
                 callback(events)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a subscriber's fault must not end the build
                 _log.exception(
                     "trt_widget: a subscriber of %s raised and is dropped: %r", self.name, callback
                 )
@@ -743,7 +746,9 @@ class Build:
             engine_bytes=None if outcome.engine is None else _size(outcome.engine),
             duration_s=outcome.time if "running" in self.entered_at else 0.0,
             ended_by=outcome.ended_by,
-            stop_latency_s=max(0.0, ended - self._cancel_time) if requested and self._started else None,
+            stop_latency_s=max(0.0, ended - self._cancel_time)
+            if requested and self._started
+            else None,
             reason=reason if requested or outcome.status == "cancelled" else None,
             backend=self.backend.name,
             version=self.backend.version,
@@ -792,7 +797,7 @@ class Build:
                 self._later.remove((when, action))
             try:
                 action()
-            except Exception:
+            except Exception:  # noqa: BLE001 - a view's fault must not end the thread
                 _log.exception("trt_widget: a view of %s raised", self.name)
 
 

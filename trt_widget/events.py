@@ -8,8 +8,8 @@ first event, :class:`StreamStarted`.
 Times are seconds since the origin of the stream (a monotonic clock), as ``float``.
 
 The names ``phase``, ``step``, ``parent`` and ``num_steps`` are those of
-``tensorrt.IProgressMonitor``. The stream is *coalesced*: between two drains only the last step of an
-open phase is kept, and under pressure whole finished phases are folded into
+``tensorrt.IProgressMonitor``. The stream is *coalesced*: between two drains only the last step of
+an open phase is kept, and under pressure whole finished phases are folded into
 :class:`PhasesCollapsed`, which says how many they were. Nothing disappears silently.
 """
 
@@ -73,8 +73,8 @@ class StreamStarted:
 class PhaseStarted:
     """``phase_start``: a phase opened below ``parent`` (``None``: it is a root).
 
-    ``num_steps`` is what TensorRT announced; it may be zero or negative, which means that the number
-    of steps is not known. ``thread`` tells hierarchies apart that run at the same time.
+    ``num_steps`` is what TensorRT announced; it may be zero or negative, which means that the
+    number of steps is not known. ``thread`` tells hierarchies apart that run at the same time.
     """
 
     kind: ClassVar[str] = "phase_start"
@@ -163,8 +163,8 @@ class MessagesDropped:
 class StatusChanged:
     """The build entered ``status``.
 
-    ``reason`` says why (of a cancel: user, deadline, interrupt, closed, monitor) and ``detail`` is a
-    sentence for people: what a pending build waits for, or the cause of a failure.
+    ``reason`` says why (of a cancel: user, deadline, interrupt, closed, monitor) and ``detail`` is
+    a sentence for people: what a pending build waits for, or the cause of a failure.
     """
 
     kind: ClassVar[str] = "status"
@@ -174,7 +174,7 @@ class StatusChanged:
     detail: str | None = None
 
 
-Event = Union[
+Event = Union[  # noqa: UP007 - evaluated at run time, nine names are clearer as a list
     StreamStarted,
     PhaseStarted,
     StepCompleted,
@@ -219,8 +219,8 @@ def to_json(event: Event) -> str:
 def from_json(line: str | bytes) -> Event:
     """Read one event from a line of JSON.
 
-    Unknown keys are ignored and a missing ``time`` counts as 0, so that streams of newer writers and
-    recordings without a clock can be read.
+    Unknown keys are ignored and a missing ``time`` counts as 0, so that streams of newer writers
+    and recordings without a clock can be read.
 
     Raises
     ------
@@ -266,8 +266,8 @@ def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
         return value
     if annotation.endswith("None") and value is None:
         return None
-    if annotation.startswith("tuple") and isinstance(value, list) and value:
-        if all(isinstance(part, str) for part in value):
-            return tuple(value)
+    names = isinstance(value, list) and value and all(isinstance(part, str) for part in value)
+    if annotation.startswith("tuple") and names:
+        return tuple(value)
     msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r}"
     raise EventError(msg)

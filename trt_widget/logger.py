@@ -143,7 +143,8 @@ def make_logger(backend: Backend, *, origin: float, verbose: bool = False) -> An
     origin
         Reading of ``time.perf_counter()`` that counts as time zero.
     verbose
-        Record TensorRT's verbose messages too; every one costs the builder a turn of the interpreter.
+        Record TensorRT's verbose messages too; every one costs the builder a turn of the
+        interpreter.
 
     Returns
     -------
@@ -153,7 +154,9 @@ def make_logger(backend: Backend, *, origin: float, verbose: bool = False) -> An
     base = backend.module.ILogger
     severity = base.Severity
     names = {
-        int(getattr(severity, name.upper())): name for name in _LEVELS if hasattr(severity, name.upper())
+        int(getattr(severity, name.upper())): name
+        for name in _LEVELS
+        if hasattr(severity, name.upper())
     }
     bound = type("BuildLogger", (_Recorder, base), {"__module__": __name__})
 

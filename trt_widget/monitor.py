@@ -54,10 +54,23 @@ MAX_COLLAPSED = 1_000
 MAX_OPEN = 10_000
 
 
+#: Names in the path of a phase that is only counted; deeper ones lose their outermost names.
+_DEEPEST = 64
+
+
 class _Phase:
     """One open phase, written by the callbacks and read by the drain."""
 
-    __slots__ = ("last", "name", "num_steps", "parent", "parent_name", "previous", "start", "thread")
+    __slots__ = (
+        "last",
+        "name",
+        "num_steps",
+        "parent",
+        "parent_name",
+        "previous",
+        "start",
+        "thread",
+    )
 
     def __init__(
         self, name: str, parent_name: str | None, num_steps: int, start: float, thread: int
@@ -73,10 +86,10 @@ class _Phase:
         self.last: tuple[int, float] | None = None
 
     def path(self) -> tuple[str, ...]:
-        """Names from the root down (the innermost 64)."""
-        names = []
+        """Names from the root down."""
+        names: list[str] = []
         phase: _Phase | None = self
-        while phase is not None and len(names) < 64:
+        while phase is not None and len(names) < _DEEPEST:
             names.append(phase.name)
             phase = phase.parent
         return tuple(reversed(names))
@@ -95,9 +108,9 @@ class ProgressMonitor:
     Parameters
     ----------
     backend
-        ``"tensorrt"``, ``"tensorrt_rtx"`` or the module. A monitor must derive from the base class of
-        the very package that builds (both bindings are module-local), so this must be the package of
-        your builder. By default as for :class:`~trt_widget.Build`.
+        ``"tensorrt"``, ``"tensorrt_rtx"`` or the module. A monitor must derive from the base class
+        of the very package that builds (both bindings are module-local), so this must be the
+        package of your builder. By default as for :class:`~trt_widget.Build`.
 
     Raises
     ------
@@ -105,7 +118,9 @@ class ProgressMonitor:
         No TensorRT package is installed, or not the one asked for.
     """
 
-    def __new__(cls, backend: str | ModuleType | Backend | None = None) -> ProgressMonitor:
+    def __new__(  # noqa: PYI034 - typing.Self came with Python 3.11
+        cls, backend: str | ModuleType | Backend | None = None
+    ) -> ProgressMonitor:
         """Give an instance of the subclass that derives from the backend's own base class."""
         found = backend if isinstance(backend, Backend) else find_backend(backend)
         bound = _bind(cls, found)
@@ -253,7 +268,7 @@ class ProgressMonitor:
         for other in self._others:
             try:
                 answer = getattr(other, method)(*arguments)
-            except Exception as error:  # noqa: BLE001 - a callback must never raise into C++
+            except Exception as error:  # noqa: BLE001, PERF203 - never raise into C++; usually one
                 self._other_errors.append(f"{type(other).__name__}.{method}: {error!r}")
             else:
                 go_on = go_on and (method != "step_complete" or bool(answer))
@@ -272,7 +287,7 @@ class ProgressMonitor:
         return self._origin
 
     def reset_origin(self) -> float:
-        """Make now the time zero of the events; give it back as ``time.perf_counter()`` reads it."""
+        """Make now the time zero of the events; give the reading of ``time.perf_counter()``."""
         self._origin = perf_counter()
         return self._origin
 
@@ -288,7 +303,7 @@ class ProgressMonitor:
 
     @property
     def answered_false(self) -> str | None:
-        """Why ``step_complete`` answered False: ``"cancel"``, ``"monitor"`` (a chained one), or None."""
+        """Why a step was answered False: ``"cancel"``, ``"monitor"`` (a chained one), or None."""
         return self._answered_by
 
     def request_cancel(self, reason: str = "user") -> None:
@@ -398,8 +413,8 @@ class ProgressMonitor:
 
         Meant for scripts. An exception raised by Python's own handler inside a callback would be
         swallowed by TensorRT (always in ``phase_start`` and ``phase_finish``); this handler only
-        sets the flag. A second Ctrl-C goes to the handler that was there before, and the old handler
-        is back when the block is left.
+        sets the flag. A second Ctrl-C goes to the handler that was there before, and the old
+        handler is back when the block is left.
 
         The flag is set as soon as the signal arrives, also while the main thread is inside
         TensorRT: a helper thread watches :func:`signal.set_wakeup_fd` where nobody else uses it.
@@ -467,7 +482,7 @@ def _watch_signal(signum: int, action: Callable[[], None]) -> Callable[[], None]
         Ends the watch and gives the wake-up descriptor back.
     """
     receiver, sender = socket.socketpair()
-    sender.setblocking(False)
+    sender.setblocking(False)  # noqa: FBT003 - the standard library's signature
     old = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     if old != -1:
         # Somebody (an event loop) is woken by it already: leave it to them.

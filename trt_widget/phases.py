@@ -7,9 +7,9 @@ No clock, no input or output, no thread, no widget: time comes with the events. 
 - one *span* for every instance, in compact columns and up to a documented bound.
 
 TensorRT reuses a name as soon as the phase is finished (one MNIST build of TensorRT 10.16 opens
-"Measuring tactic time" 1,107 times), lets the same name sit under two parents, skips steps, and lets
-a parent step while its child is open. So instances are matched by name, thread and recency, and
-whatever cannot be matched is counted in :attr:`PhaseTree.anomalies` and otherwise ignored.
+"Measuring tactic time" 1,107 times), lets the same name sit under two parents, skips steps, and
+lets a parent step while its child is open. So instances are matched by name, thread and recency,
+and whatever cannot be matched is counted in :attr:`PhaseTree.anomalies` and otherwise ignored.
 
 Self time is attributed by sweeping: between two events of a root, the elapsed time belongs to the
 innermost open phases of that root, in equal parts where several are open at once. Hence self times
@@ -75,17 +75,18 @@ class PhaseNode:
     steps, num_steps
         Sums over all instances (announced numbers below one count as zero).
     step, step_total
-        Completed and announced steps of the latest instance; ``step_total`` below one means unknown.
+        Completed and announced steps of the latest instance; ``step_total`` below one means
+        unknown.
     started, ended
         Start of the latest instance; end of the latest finished instance or ``None``.
     status
-        One of :data:`STATUSES`.
+        One of :data:`STATUSES`; ``last_status`` is the one of the latest finished instance, as its
+        index.
     revision
         Grows with every change; a view compares it with the one it has drawn.
     """
 
     __slots__ = (
-        "_status",
         "children",
         "count",
         "depth",
@@ -93,6 +94,7 @@ class PhaseNode:
         "index",
         "instances",
         "last_event",
+        "last_status",
         "max_s",
         "name",
         "num_steps",
@@ -127,7 +129,7 @@ class PhaseNode:
         self.last_event = 0.0
         self.ended: float | None = None
         self.revision = 0
-        self._status = _RUNNING
+        self.last_status = _RUNNING
 
     @property
     def open_count(self) -> int:
@@ -137,7 +139,7 @@ class PhaseNode:
     @property
     def status(self) -> str:
         """State of the path: running while an instance is open, else that of the latest one."""
-        return STATUSES[_RUNNING if self.instances else self._status]
+        return STATUSES[_RUNNING if self.instances else self.last_status]
 
     def walk(self) -> Iterator[PhaseNode]:
         """Yield this node and everything below it in tree order."""
@@ -300,7 +302,7 @@ class PhaseTree:
             unwound.append((innermost.node, innermost.span))
         self.outcome = outcome
         for node, span in unwound:
-            node._status = status
+            node.last_status = status
             if span >= 0:
                 self._span_status[span] = status
             self._touch(node)
@@ -389,7 +391,7 @@ class PhaseTree:
         node.num_steps += event.num_steps
         node.ended = self.now
         if not node.instances:
-            node._status = _DONE
+            node.last_status = _DONE
         above = node.parent
         if above is not None:
             # While these phases were open unseen, the sweep gave their time to the parent.
@@ -419,7 +421,7 @@ class PhaseTree:
         node.total_s += duration
         node.max_s = max(node.max_s, duration)
         node.ended = self.now
-        node._status = status
+        node.last_status = status
         if entry.span >= 0:
             self._span_end[entry.span] = self.now
             self._span_self[entry.span] = entry.self_s
@@ -430,7 +432,7 @@ class PhaseTree:
     # ------------------------------------------------------------------ finding the instance
 
     def _match(self, name: str, thread: int) -> _Open | None:
-        """Give the open instance that ``name`` means: the latest of this thread, else the latest."""
+        """Give the open instance that is meant: the latest of this thread, else the latest."""
         entries = self._open.get(name)
         if not entries:
             return None
@@ -529,9 +531,10 @@ class PhaseTree:
         Returns
         -------
         dict
-            ``phase`` (name), ``path`` (names joined by :data:`PATH_SEPARATOR`), ``depth`` (0 for a root), ``count``,
-            ``total_s``, ``self_s``, ``mean_s``, ``max_s`` (seconds), ``share`` (of the roots'
-            duration, 0 to 1), ``steps``, ``num_steps`` (sums over the instances), ``status``.
+            ``phase`` (name), ``path`` (names joined by :data:`PATH_SEPARATOR`), ``depth`` (0 for a
+            root), ``count``, ``total_s``, ``self_s``, ``mean_s``, ``max_s`` (seconds), ``share``
+            (of the roots' duration, 0 to 1), ``steps``, ``num_steps`` (sums over the instances),
+            ``status``.
         """
         now = self._at(now)
         nodes = list(self.walk())
@@ -539,7 +542,7 @@ class PhaseTree:
         selfs = {node.index: node.self_s for node in nodes}
         for leaf, extra in self._pending_self(now).items():
             selfs[leaf.node.index] += extra
-        whole = sum(total for node, total in zip(nodes, totals) if node.parent is None)
+        whole = sum(total for node, total in zip(nodes, totals, strict=True) if node.parent is None)
         return {
             "phase": [node.name for node in nodes],
             "path": [PATH_SEPARATOR.join(node.path) for node in nodes],
@@ -547,7 +550,10 @@ class PhaseTree:
             "count": [node.count for node in nodes],
             "total_s": totals,
             "self_s": [max(0.0, selfs[node.index]) for node in nodes],
-            "mean_s": [total / node.count if node.count else 0.0 for node, total in zip(nodes, totals)],
+            "mean_s": [
+                total / node.count if node.count else 0.0
+                for node, total in zip(nodes, totals, strict=True)
+            ],
             "max_s": [
                 max([node.max_s, *(now - entry.start for entry in node.instances)])
                 for node in nodes
@@ -569,8 +575,8 @@ class PhaseTree:
         Returns
         -------
         dict
-            ``phase``, ``path``, ``depth``, ``parent`` (row number of the parent's instance, -1 for a
-            root), ``start_s``, ``end_s`` (NaN while open), ``duration_s``, ``self_s`` (seconds),
+            ``phase``, ``path``, ``depth``, ``parent`` (row number of the parent's instance, -1 for
+            a root), ``start_s``, ``end_s`` (NaN while open), ``duration_s``, ``self_s`` (seconds),
             ``steps``, ``num_steps`` (as announced), ``status``.
         """
         now = self._at(now)
@@ -593,7 +599,9 @@ class PhaseTree:
             "parent": list(self._span_parent),
             "start_s": starts,
             "end_s": [end if end >= 0 else float("nan") for end in ends],
-            "duration_s": [(end if end >= 0 else now) - start for start, end in zip(starts, ends)],
+            "duration_s": [
+                (end if end >= 0 else now) - start for start, end in zip(starts, ends, strict=True)
+            ],
             "self_s": [max(0.0, value) for value in selfs],
             "steps": steps,
             "num_steps": list(self._span_num_steps),

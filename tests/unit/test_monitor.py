@@ -20,7 +20,6 @@ from trt_widget.events import (
     CancelDelivered,
     PhaseFinished,
     PhasesCollapsed,
-    PhaseStarted,
     StepCompleted,
 )
 from trt_widget.monitor import MAX_COLLAPSED, MAX_OPEN, MAX_QUEUED
@@ -318,7 +317,7 @@ def test_only_the_main_thread_can_take_ctrl_c_over(monitor: Any) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill cannot send SIGINT on Windows")
 def test_ctrl_c_reaches_the_flag_while_the_main_thread_is_in_c() -> None:
-    """The main thread runs no bytecode, as it does inside TensorRT: another thread must see the flag."""
+    """The main thread runs no bytecode, as inside TensorRT: another thread sees the flag."""
     script = textwrap.dedent(
         """
         import hashlib, os, signal, threading, time

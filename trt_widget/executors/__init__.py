@@ -1,8 +1,8 @@
 """Where the builder runs.
 
 An executor turns a source and its options into events and an outcome. A
-:class:`~trt_widget.build.Build` only knows :class:`Executor`: it starts it, drains it about ten times a
-second, may ask it to cancel, and takes its :class:`Outcome`.
+:class:`~trt_widget.build.Build` only knows :class:`Executor`: it starts it, drains it about ten
+times a second, may ask it to cancel, and takes its :class:`Outcome`.
 """
 
 from __future__ import annotations

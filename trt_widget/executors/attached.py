@@ -27,8 +27,8 @@ class AttachedExecutor:
     backend
         The package of the user's builder.
     config
-        Its builder config, or ``None`` where the user's code sets the monitor itself. A monitor that
-        it has already is kept and called too.
+        Its builder config, or ``None`` where the user's code sets the monitor itself. A monitor
+        that it has already is kept and called too.
     label
         What people call the build.
 
@@ -115,7 +115,7 @@ class AttachedExecutor:
         """Do nothing: it waits for nobody."""
 
     def alive(self) -> bool:
-        """Always: the user's code decides when it ends."""
+        """Say yes: the user's code decides when it ends."""
         return True
 
     @property

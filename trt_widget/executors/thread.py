@@ -1,7 +1,7 @@
 """The builder in a thread of this process.
 
-TensorRT releases the interpreter while it parses and builds, so the notebook stays responsive. A build
-in a thread can be stopped at a callback only.
+TensorRT releases the interpreter while it parses and builds, so the notebook stays responsive. A
+build in a thread can be stopped at a callback only.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
 from trt_widget._files import save_atomically
+from trt_widget.backend import gpus
 from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError
 from trt_widget.executors import Outcome
 from trt_widget.executors.gate import GATE
@@ -41,9 +42,7 @@ class ThreadExecutor:
 
     kind = "thread"
 
-    def __init__(
-        self, source: Source, options: BuildOptions, backend: Backend, label: str
-    ) -> None:
+    def __init__(self, source: Source, options: BuildOptions, backend: Backend, label: str) -> None:
         self._source = source
         self._options = options
         self._backend = backend
@@ -137,16 +136,15 @@ class ThreadExecutor:
 
     def _build(self) -> Outcome:
         monitor = self._monitor
+
+        def cancelled() -> bool:
+            return monitor.cancel_requested
+
         prepared = prepare(
-            self._source,
-            self._options,
-            self._backend,
-            self._logger,
-            monitor,
-            lambda: monitor.cancel_requested,
+            self._source, self._options, self._backend, self._logger, monitor, cancelled
         )
-        facts = {"layers": prepared.network.num_layers, "device": self._backend.device_name}
-        if monitor.cancel_requested:
+        facts = {"layers": prepared.network.num_layers, "device": self._device()}
+        if cancelled():
             return self._cancelled("before build", facts)
         serialized = prepared.builder.build_serialized_network(prepared.network, prepared.config)
         time = perf_counter() - monitor.origin
@@ -157,7 +155,7 @@ class ThreadExecutor:
                 return self._cancelled("step", facts, time)
             raise diagnosis.explain_failure(self._backend, messages, prepared)
         engine = memoryview(serialized)
-        if monitor.cancel_requested:
+        if cancelled():
             notes.append("The engine was finished before TensorRT could notice the cancel.")
         if self._options.output is not None:
             try:
@@ -165,6 +163,11 @@ class ThreadExecutor:
             except SaveError as error:
                 return Outcome("failed", engine, error, "error", None, time, tuple(notes), facts)
         return Outcome("succeeded", engine, None, "completed", None, time, tuple(notes), facts)
+
+    def _device(self) -> str:
+        """Name what is built on; ``prepare`` has checked that the GPU is there."""
+        index = self._options.device
+        return self._backend.device_name if index is None else gpus()[index].name
 
     def _cancelled(
         self, ended_by: str, facts: dict[str, Any] | None = None, time: float | None = None

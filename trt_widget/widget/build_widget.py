@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import ipywidgets
 import traitlets
 
 from trt_widget.build import FINAL, Build, BuildResult
@@ -30,15 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildWidget"]
 
-_CARD_TRAITS = ("header", "rows", "messages", "cancel_channel")
-
 
 class _Status(traitlets.TraitType[str, str]):
     """A trait that reads the build's own state, so that it is never behind."""
 
     info_text = "a state of a build"
 
-    def get(self, obj: Any, cls: type[Any] | None = None) -> str:  # noqa: ARG002 - traitlets' signature
+    def get(
+        self,
+        obj: Any,
+        cls: type[Any] | None = None,  # noqa: ARG002 - traitlets' signature
+    ) -> str:
+        """Give the build's state."""
         build = obj.__dict__.get("_build")
         return "pending" if build is None else str(build.status)
 
@@ -52,8 +54,8 @@ class BuildWidget(BuildCard):
     Parameters
     ----------
     source
-        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's manner
-        that returns ``(builder, network)`` or ``(builder, network, parser)``.
+        Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's
+        manner that returns ``(builder, network)`` or ``(builder, network, parser)``.
     **options
         See :class:`~trt_widget.options.BuildOptions`.
 
@@ -94,7 +96,9 @@ class BuildWidget(BuildCard):
         backend: str | ModuleType | None = None,
         name: str | None = None,
     ) -> BuildWidget:
-        """Show a build that your own code runs::
+        """Show a build that your own code runs.
+
+        ::
 
             with BuildWidget.attach(config) as w:
                 engine = w.finish(builder.build_serialized_network(network, config))
@@ -105,8 +109,8 @@ class BuildWidget(BuildCard):
         Parameters
         ----------
         config
-            The builder config. A monitor that it has already is kept and called too. Without a config
-            give :attr:`monitor` to whatever makes it (Polygraphy:
+            The builder config. A monitor that it has already is kept and called too. Without a
+            config give :attr:`monitor` to whatever makes it (Polygraphy:
             ``CreateConfig(progress_monitor=w.monitor)``).
         backend
             The package of the builder; needed only without a config.
@@ -129,10 +133,11 @@ class BuildWidget(BuildCard):
         self._view: CardView | None = CardView(build, self)
         self._displayed = False
         self._seen = "pending"
-        self.cancel_channel = CancelChannel()
+        channel = CancelChannel()
+        self.cancel_channel = self._channel = channel
         # The handler must not keep the widget alive, nor do more than set a flag: it runs on
         # whatever thread the kernel takes comm messages with.
-        self.cancel_channel.on_msg(_request_handler(weakref.ref(build)))
+        channel.on_msg(_request_handler(weakref.ref(build)))
         with self.hold_sync():
             self.header = self._view._header()  # noqa: SLF001 - the same package
         build.subscribe(_updater(weakref.ref(self)), every_tick=True)
@@ -237,12 +242,12 @@ class BuildWidget(BuildCard):
         """Hand in what your builder returned, and get it back; see :meth:`Build.finish`."""
         return self._build.finish(engine)
 
-    def __enter__(self) -> BuildWidget:
+    def __enter__(self) -> BuildWidget:  # noqa: PYI034 - typing.Self came with Python 3.11
         """Start to watch an attached build, and show it."""
         if kernel.in_kernel() and not self._displayed:
             from IPython.display import display
 
-            display(self)
+            display(self)  # type: ignore[no-untyped-call]  # IPython has no types for it
         self._build.__enter__()
         return self
 
@@ -261,6 +266,15 @@ class BuildWidget(BuildCard):
         if build is not None:
             build.close()
         self._close_view()
+
+    def __del__(self) -> None:
+        """Close the comms that are left; never cancel, and do nothing while Python shuts down.
+
+        ipywidgets would call :meth:`close` here, which may be in the middle of the interpreter's
+        end.
+        """
+        if not sys.is_finalizing():
+            self._close_view()
 
     # ------------------------------------------------------------------ the view
 
@@ -296,8 +310,7 @@ class BuildWidget(BuildCard):
             if view is None:
                 return
         view.close()
-        if self.cancel_channel is not None:
-            self.cancel_channel.close()
+        self._channel.close()
         layout = self.layout
         super().close()
         layout.close()
@@ -306,8 +319,8 @@ class BuildWidget(BuildCard):
         _cells.leave(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+        bundle: Any = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
+        data, metadata = bundle or ({}, {})
         self._displayed = True
         return {
             **data,
@@ -357,7 +370,7 @@ def _request_handler(reference: weakref.ref[Build]) -> Callable[..., None]:
 
 
 class _Cells:
-    """Which widgets the cells of this notebook have made: a cell that runs again replaces its own."""
+    """The widgets that cells have made: a cell that runs again replaces its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -379,7 +392,7 @@ class _Cells:
         for reference in earlier:
             old = reference()
             if old is not None:
-                old._replace()  # noqa: SLF001 - the same module
+                old._replace()
 
     def leave(self, widget: BuildWidget) -> None:
         """Forget a closed widget."""

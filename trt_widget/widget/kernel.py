@@ -1,18 +1,15 @@
 """What is known of the kernel around us: the running cell, and how clicks get in.
 
-Everything that depends on ipykernel's insides is here, measured with 6.31, 7.3 and 7.4 and pinned by
-``tests/kernel``.
+Everything that depends on ipykernel's insides is here, measured with 6.31, 7.3 and 7.4 and pinned
+by ``tests/kernel``.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["current_cell", "in_kernel", "has_subshells", "ui_poll"]
+__all__ = ["current_cell", "has_subshells", "in_kernel", "ui_poll"]
 
 
 def _kernel() -> Any:

@@ -1,7 +1,7 @@
 """The parts of the live view that have a comm: the card, its bars, and the way back for Cancel.
 
-What the browser gets is data only; `static/build.js` draws it, lets clocks tick from start times, and
-escapes by construction (text nodes, never HTML).
+What the browser gets is data only; `static/build.js` draws it, lets clocks tick from start times,
+and escapes by construction (text nodes, never HTML).
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def row_info(row: Row, epoch: Callable[[float], float]) -> dict[str, Any]:
 
 
 def row_bar(node: PhaseNode) -> tuple[int, int]:
-    """Give ``(value, max)`` of the row's bar: full once the phase is done, whatever its steps say."""
+    """Give ``(value, max)`` of the row's bar: full once the phase is done, whatever its steps."""
     maximum = max(node.step_total, 1)
     if node.status == "done":
         return maximum, maximum

@@ -31,7 +31,7 @@ def build_text(build: Build) -> str:
         rows, more = choose_rows(build.tree)
         labels = [f"{'  ' * row.node.depth}{row.node.name}" for row in rows]
         width = min(60, max(map(len, labels), default=0))
-        for row, label in zip(rows, labels):
+        for row, label in zip(rows, labels, strict=True):
             total = build.tree.total_s(row.node, now)
             times = f" x{row.node.count}" if row.node.count > 1 else ""
             folded = f" (+{row.folded} phases)" if row.folded else ""

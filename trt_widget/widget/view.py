@@ -1,8 +1,9 @@
 """The drain thread's hand on the card: what changed in a build goes to the browser.
 
-Only what changed is sent, within one budget of messages per widget, and always from the build's drain
-thread: ipywidgets objects are not thread-safe. A Jupyter server drops messages past 1,000 in
-a second, for all widgets together, so a card stays under :data:`BARS_PER_SECOND` and ten for itself.
+Only what changed is sent, within one budget of messages per widget, and always from the build's
+drain thread: ipywidgets objects are not thread-safe. A Jupyter server drops messages past 1,000 in
+a second, for all widgets together, so a card stays under :data:`BARS_PER_SECOND` and ten for
+itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time as clock
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
+from ipywidgets.widgets.widget_int import ProgressStyle
 
 from trt_widget.build import FINAL
 from trt_widget.widget.models import PhaseBar
@@ -51,7 +53,7 @@ class CardView:
         self._build = build
         self._card = card
         self._layout = ipywidgets.Layout(width="auto", height="12px", margin="0")
-        self._style = ipywidgets.ProgressStyle()
+        self._style = ProgressStyle()
         self._bars: dict[int, PhaseBar] = {}
         self._free: list[PhaseBar] = []
         self._all: list[PhaseBar] = []
@@ -77,18 +79,16 @@ class CardView:
             return
         build = self._build
         now = clock.monotonic()
-        self._tokens = min(
-            BARS_AT_ONCE, self._tokens + (now - self._last_tick) * BARS_PER_SECOND
-        )
+        self._tokens = min(BARS_AT_ONCE, self._tokens + (now - self._last_tick) * BARS_PER_SECOND)
         self._last_tick = now
         final = build.status in FINAL
         with build.lock:
             rows_changed = self._arrange()
-            due = self._due(final)
+            due = self._due(final=final)
             infos = [(row, row_info(row, build.epoch), row_bar(row.node)) for row in due]
             outcome = build.tree.outcome
             header = self._header()
-            messages = self._messages(now, final)
+            messages = self._messages(now, final=final)
         for row, info, (value, maximum) in infos:
             self._draw(row.node, info, value, maximum, row_style(row.node, outcome))
         key = {k: v for k, v in header.items() if k not in ("now", "last_callback")}
@@ -160,7 +160,7 @@ class CardView:
         self._all.append(bar)
         return bar
 
-    def _due(self, final: bool) -> list[Row]:
+    def _due(self, *, final: bool) -> list[Row]:
         """Choose the changed rows that may be sent now: new ones, then the longest unsent."""
         outcome = self._build.tree.outcome
         new, changed = [], []
@@ -185,14 +185,13 @@ class CardView:
     ) -> None:
         bar = self._bars[node.index]
         with bar.hold_sync():
-            if maximum > bar.max:
-                bar.max = maximum
+            bar.max = max(bar.max, maximum)
             bar.value = value
             bar.max = maximum
             bar.bar_style = style
             bar.info = info
 
-    def _messages(self, now: float, final: bool) -> list[dict[str, Any]] | None:
+    def _messages(self, now: float, *, final: bool) -> list[dict[str, Any]] | None:
         """Give the panel's messages if they changed, at most once a second."""
         serious = self._build.messages
         if len(serious) == self._messages_sent or (now - self._messages_time < 1.0 and not final):
@@ -258,7 +257,7 @@ def describe(build: Build) -> str | None:
             "interrupt": "Stopped by Interrupt.",
             "closed": "Stopped because the build was closed.",
             "monitor": "Stopped by another progress monitor in the same config.",
-        }.get(result.reason or "", None)
+        }.get(result.reason or "")
     if build.status == "ended":
         return "Ended; the outcome is not known, since no engine was handed in."
     return " ".join(result.notes) or None

@@ -1,0 +1,372 @@
+"""The widget without a front end: its comm messages are recorded instead of being sent.
+
+Real kernels are in tests/kernel, a real JupyterLab is in tests/browser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import comm
+import pytest
+from comm.base_comm import BaseComm
+from ipywidgets import IntProgress, VBox
+from ipywidgets.widgets.widget import _instances
+
+from tests import models
+from tests.traces import mnist_events, replay
+from trt_widget import BuildCancelled, BuildFailed, BuildStateError, BuildWidget, UnknownOptionError
+from trt_widget.widget.models import BuildCard, PhaseBar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EVIL = models.EVIL_NAME
+
+
+class Recorded(BaseComm):
+    """A comm whose messages are kept."""
+
+    sent: list[tuple[float, str, str, dict[str, Any], str]] = []  # noqa: RUF012 - emptied per test
+
+    def publish_msg(self, msg_type: str, data: Any = None, **_: Any) -> None:
+        thread = threading.current_thread().name
+        self.sent.append((time.monotonic(), msg_type, self.comm_id, data or {}, thread))
+
+
+@pytest.fixture(autouse=True)
+def messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    Recorded.sent = []
+    monkeypatch.setattr(comm, "create_comm", Recorded)
+    yield Recorded.sent
+    for widget in list(_instances.values()):
+        widget.close()
+
+
+def until(condition: Callable[[], Any], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def click(widget: BuildWidget, content: Any) -> None:
+    """Hand in what the browser sends."""
+    data = {"method": "custom", "content": content}
+    channel = widget.cancel_channel
+    channel.comm.handle_msg({"content": {"data": data}, "buffers": []})
+
+
+def attached(trace: bool = True) -> BuildWidget:
+    widget = BuildWidget.attach(backend="tensorrt_rtx", name="mnist")
+    if trace:
+        with widget:
+            replay(widget.monitor, mnist_events())
+            widget.finish(b"engine")
+    return widget
+
+
+# ------------------------------------------------------------------ the build through the widget
+
+
+def test_it_is_a_live_tree_of_int_progress_bars() -> None:
+    w = BuildWidget(models.light_model("resnet50"))
+    assert (w.status, w.result, w.engine) == ("pending", None, None)
+    assert w.start() is w
+    engine = w.wait()
+    assert w.status == "succeeded"
+    assert w.result.engine_bytes == len(engine) == len(w.engine)
+    assert all(isinstance(bar, IntProgress) for bar in w.rows)
+    assert [bar.info["label"] for bar in w.rows] == list(w.timings["phase"])
+    assert [bar.info["depth"] for bar in w.rows] == list(w.timings["depth"])
+    assert {bar.bar_style for bar in w.rows} == {"success"}
+    assert all(bar.value == bar.max for bar in w.rows)
+    assert list(w.log.columns) == ["time_s", "severity", "message"]
+    assert len(w.spans) == w.timings["count"].sum()
+    assert w.header["status"] == "succeeded"
+    assert w.header["engine_bytes"] == len(engine)
+    assert "TensorRT for RTX" in w.header["backend"]
+
+
+def test_bars_move_while_it_runs() -> None:
+    w = BuildWidget(models.light_model("resnet50")).start()
+    until(lambda: len(w.rows) > 5)
+    assert w.header["status"] == "running"
+    assert w.rows[0].bar_style == "info"
+    assert w.rows[0].info["since"] == pytest.approx(time.time(), abs=20)
+    assert w.rows[0].max == 6
+    w.wait()
+
+
+def test_the_status_is_a_trait_that_is_never_behind() -> None:
+    w = BuildWidget(models.light_model("densenet121"))
+    changes: list[tuple[str, str]] = []
+    threads: set[str] = set()
+
+    def note(change: Any) -> None:
+        changes.append((change.old, change.new))
+        threads.add(threading.current_thread().name)
+
+    w.observe(note, "status")
+    w.start()
+    until(lambda: w.status == "running")
+    w.request_cancel()
+    assert w.status in {"cancelling", "cancelled"}
+    with pytest.raises(BuildCancelled):
+        w.wait()
+    assert changes == [
+        ("pending", "running"),
+        ("running", "cancelling"),
+        ("cancelling", "cancelled"),
+    ]
+    assert threads == {"trt_widget drain light_densenet121.onnx"}
+    with pytest.raises(Exception, match="read-only"):
+        w.status = "succeeded"
+
+
+def test_a_cancelled_build_is_never_green() -> None:
+    w = BuildWidget(models.light_model("densenet121")).start()
+    until(lambda: len(w.rows) > 2)
+    click(w, {"kind": "cancel"})
+    with pytest.raises(BuildCancelled) as caught:
+        w.wait()
+    assert caught.value.reason == "user"
+    styles = Counter(bar.bar_style for bar in w.rows)
+    assert styles["warning"] >= 1
+    assert styles["success"] == styles["info"] == 0
+    assert w.header["stop_latency_s"] == w.result.stop_latency_s > 0
+    assert w.header["can_cancel"] is False
+
+
+def test_a_failed_build_is_red_and_explains_itself() -> None:
+    w = BuildWidget(models.unknown_operators()).start()
+    with pytest.raises(BuildFailed):
+        w.wait()
+    assert w.header["status"] == "failed"
+    assert "NoSuchOp" in w.header["explanation"]
+    assert w.header["detail"]
+    assert not w.rows
+
+
+def test_the_waiting_one_says_so_and_can_cancel_the_other() -> None:
+    first = BuildWidget(models.light_model("densenet121")).start()
+    second = BuildWidget(models.mlp()).start()
+    until(lambda: second.header["blocked_by"] == "light_densenet121.onnx")
+    assert second.status == "pending"
+    click(second, {"kind": "cancel_blocker"})
+    assert second.wait()
+    assert first.status == "cancelled"
+    assert second.header["blocked_by"] is None
+
+
+@pytest.mark.parametrize("content", [None, [], {}, {"kind": "?"}, {"kind": ["cancel"]}, "cancel"])
+def test_odd_requests_from_the_browser_are_ignored(content: Any) -> None:
+    w = BuildWidget(models.mlp())
+    click(w, content)
+    assert w.status == "pending"
+    assert w.start().wait()
+
+
+def test_cancel_before_the_start_by_a_click() -> None:
+    w = BuildWidget(models.mlp())
+    click(w, {"kind": "cancel"})
+    assert w.status == "cancelled"
+    until(lambda: w.header["status"] == "cancelled")
+
+
+def test_an_unknown_keyword_names_the_nearest() -> None:
+    with pytest.raises(UnknownOptionError, match="timeout"):
+        BuildWidget(models.mlp(), timeuot=3)
+    with pytest.raises(TypeError, match="profiles"):
+        BuildWidget(models.mlp(), profile={})
+    with pytest.raises(BuildStateError):
+        BuildWidget(models.mlp()).wait()
+
+
+# ------------------------------------------------------------------ attach
+
+
+def test_an_attached_build_shows_the_recorded_trace() -> None:
+    """A recorded trace, since full TensorRT cannot run here."""
+    w = attached()
+    assert w.status == "succeeded"
+    assert len(w.rows) == 15
+    counts = {tuple(bar.info["path"].split(" > ")): bar.info["count"] for bar in w.rows}
+    assert sum(counts.values()) == 1164
+    assert w.header["engine_bytes"] == len(b"engine")
+
+
+def test_without_finish_nothing_is_green() -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx")
+    with w:
+        replay(w.monitor, mnist_events())
+    assert w.status == "ended"
+    assert {bar.bar_style for bar in w.rows} == {""}
+    assert "not known" in w.header["detail"]
+
+
+# ------------------------------------------------------------------ messages
+
+
+def test_only_the_drain_thread_writes_and_within_the_budget(messages: list[Any]) -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx", name="mnist")
+    constructed = len(messages)
+    with w:
+        deadline = time.monotonic() + 3.0
+        while time.monotonic() < deadline:
+            replay(w.monitor, mnist_events()[:-1])
+            w.monitor.phase_finish("Building engine")
+        w.finish(b"engine")
+    sent = messages[constructed:]
+    assert {entry[4] for entry in sent} == {"trt_widget drain mnist"}
+    # Any second, also the first, in which the comms of the rows are opened, and the last.
+    times = [entry[0] for entry in sent]
+    most = max(sum(start <= other < start + 1 for other in times) for start in times)
+    assert 10 < most < 100
+    # The last state is exact although most was not sent.
+    counts = w.timings.set_index("path")["count"]
+    for bar in w.rows:
+        assert bar.info["count"] == counts[bar.info["path"]]
+
+
+def test_the_final_state_is_sent_again_after_three_seconds(messages: list[Any]) -> None:
+    w = attached()
+    ended = time.monotonic()
+    until(lambda: messages[-1][0] > ended + 2.5)
+    until(lambda: not w.build._drain_thread.is_alive())
+    again = [entry for entry in messages if entry[0] > ended + 2.5]
+    assert {entry[2] for entry in again} == {w.model_id, *(bar.model_id for bar in w.rows)}
+    state = next(entry[3]["state"] for entry in again if entry[2] == w.model_id)
+    assert state["header"]["status"] == "succeeded"
+
+
+def test_a_quiet_build_gives_a_sign_of_life(messages: list[Any]) -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx")
+    with w:
+        w.monitor.phase_start("silent", None, 1)
+        until(lambda: len(w.rows) == 1)
+        quiet = len(messages)
+        time.sleep(4.5)
+        beats = [entry for entry in messages[quiet:] if "header" in entry[3].get("state", {})]
+        assert 2 <= len(beats) <= 4
+        assert beats[-1][3]["state"]["header"]["now"] == pytest.approx(time.time(), abs=2.5)
+        w.finish(b"")
+
+
+def test_one_row_is_one_comm(messages: list[Any]) -> None:
+    before = len(_instances)
+    w = attached()
+    assert len(w.rows) == 15
+    opened = sum(entry[1] == "comm_open" for entry in messages)
+    # 15 bars share one layout and one style; the card has a layout, and Cancel a comm of its own.
+    assert opened == len(_instances) - before == 15 + 2 + 2 + 1
+
+
+def test_there_are_never_more_than_forty_rows() -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx")
+    with w:
+        w.monitor.phase_start("root", None, 1)
+        for index in range(300):
+            w.monitor.phase_start(f"layer {index}", "root", 1)
+            w.monitor.phase_finish(f"layer {index}")
+            if index % 50 == 0:
+                until(lambda: len(w.rows) == min(40, len(w.timings)))
+        w.monitor.phase_start("now", "root", 1)
+        until(lambda: "now" in [bar.info["label"] for bar in w.rows])
+        assert len(w.rows) == 40
+        assert len(w._view._all) == 40
+        assert w.rows[0].info["folded"] == 302 - 40
+        w.finish(b"")
+
+
+# ------------------------------------------------------------------ text
+
+
+def test_text_and_html_beside_the_view() -> None:
+    w = BuildWidget(models.light_model("squeezenet"))
+    assert repr(w) == "BuildWidget('light_squeezenet.onnx')"
+    w.start().wait()
+    data, _metadata = w._repr_mimebundle_()
+    assert data["text/plain"] == repr(w) == "BuildWidget('light_squeezenet.onnx', succeeded)"
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == w.model_id
+    assert "Determining refit engines" in data["text/html"]
+    text = str(w)
+    assert text.splitlines()[0].startswith("light_squeezenet.onnx: succeeded, ")
+    assert "Building engine" in text
+    assert "done" in text
+    w.close()
+    data, _metadata = w._repr_mimebundle_()
+    assert set(data) == {"text/plain", "text/html"}
+
+
+def test_text_of_a_model_is_escaped() -> None:
+    w = BuildWidget(models.evil_mlp().SerializeToString())
+    w.start().wait()
+    hostile = BuildWidget.attach(backend="tensorrt_rtx", name=EVIL)
+    with hostile:
+        hostile.monitor.phase_start(EVIL, None, 1)
+        hostile.finish(b"")
+    html = hostile._repr_mimebundle_()[0]["text/html"]
+    assert "<img" not in html
+    assert "&lt;img" in html
+    assert hostile.rows[0].info["label"] == EVIL  # data; the browser makes text nodes of it
+
+
+def test_it_can_be_put_into_other_widgets() -> None:
+    w = BuildWidget(models.mlp())
+    box = VBox([w])
+    assert box.children == (w,)
+    assert isinstance(w, BuildCard)
+    box.close()
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_fifty_builds_leave_nothing() -> None:
+    threads = threading.active_count()
+    references: list[weakref.ref[Any]] = []
+    for index in range(50):
+        w = BuildWidget(models.mlp(1))
+        w.observe(lambda _change: None, "status")
+        w.start()
+        if index % 2:
+            w.request_cancel()
+        with contextlib.suppress(BuildCancelled):
+            w.wait()
+        references += [weakref.ref(w), weakref.ref(w.build), weakref.ref(w.cancel_channel)]
+        references += [weakref.ref(bar) for bar in w.rows]
+        w.close()
+        w.close()
+        assert not w.timings.empty or w.status == "cancelled"
+    del w
+    until(lambda: threading.active_count() <= threads)
+    assert not _instances
+    gc.collect()
+    assert [reference() for reference in references if reference() is not None] == []
+    assert not [entry for entry in gc.get_objects() if isinstance(entry, (BuildCard, PhaseBar))]
+
+
+def test_close_of_a_running_build_cancels_it() -> None:
+    w = BuildWidget(models.light_model("densenet121")).start()
+    until(lambda: w.status == "running")
+    w.close()
+    w.build.wait_ended()
+    assert w.result.reason == "closed"
+    assert not _instances
+    assert not w.timings.empty or w.result.ended_by == "before build"
+
+
+def test_what_it_found_stays_usable_after_close() -> None:
+    w = attached()
+    w.close()
+    assert len(w.timings) == 15
+    assert w.status == "succeeded"
+    assert w.engine == b"engine"
+    assert w.wait() == b"engine"

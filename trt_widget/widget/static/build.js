@@ -1,0 +1,1030 @@
+// The live view of a build, drawn from data only: the models of ../models.py say what there is to know, this module
+// says how it looks. Clocks tick here, from start times, so that the kernel sends only what changed. Whatever comes
+// from a model file or from TensorRT goes through `textContent` or an attribute and is never parsed as HTML.
+
+/** @import { AnyModel, Initialize, Render } from "@anywidget/types" */
+
+/** @typedef {"pending" | "running" | "cancelling" | "succeeded" | "cancelled" | "failed" | "ended"} Status */
+/** @typedef {"running" | "done" | "cancelled" | "failed" | "ended"} RowStatus */
+
+/**
+ * The trait `header`; every key may be missing. Times are the kernel's, in epoch seconds.
+ *
+ * @typedef {object} Header
+ * @property {string} [name] the model's display name: untrusted
+ * @property {Status} [status]
+ * @property {string} [backend] package and version
+ * @property {string | null} [device]
+ * @property {number | null} [started] when it became `running`
+ * @property {number | null} [ended]
+ * @property {number | null} [last_callback]
+ * @property {number | null} [cancel_requested]
+ * @property {number | null} [stop_latency_s] from the request to the end
+ * @property {string | null} [detail] a sentence for people
+ * @property {string | null} [explanation] all that is known about a failure; begins with `detail`
+ * @property {string | null} [blocked_by] the build that a pending one waits for
+ * @property {boolean} [can_cancel]
+ * @property {number | null} [engine_bytes]
+ * @property {number} [now] when this was sent; each message to the card carries it, and there is one every 2 s or so
+ * @property {number} [warnings]
+ * @property {number} [errors]
+ * @property {number} [more_paths] paths that no row stands for
+ * @property {boolean} [replaced] the cell was run again and shows another build
+ */
+
+/**
+ * The trait `info` of a row's bar; every key may be missing.
+ *
+ * @typedef {object} Info
+ * @property {string} [label]
+ * @property {string} [path]
+ * @property {number} [depth]
+ * @property {number} [count] instances of this path
+ * @property {RowStatus} [status]
+ * @property {number} [step] of the latest instance
+ * @property {number} [total] of the latest instance; below 1 it is unknown
+ * @property {number} [elapsed] seconds of the finished instances
+ * @property {number | null} [since] start of the open instance
+ * @property {number | null} [touched] last callback of this row
+ * @property {number} [folded] paths below it that have no row
+ */
+
+/** @typedef {{time?: number, severity?: string, message?: string}} Message */
+/** @typedef {{header: Header, rows: string[], cancel_channel: string | null, messages: Message[]}} CardState */
+
+/**
+ * What is used of an ipywidgets model and view beyond anywidget's own types.
+ *
+ * @typedef {AnyModel & {comm_live?: boolean}} WidgetModel
+ * @typedef {{el: HTMLElement, trigger(event: string): void, remove(): void}} WidgetView
+ * @typedef {{get_model(id: string): Promise<WidgetModel>, create_view(model: WidgetModel): Promise<WidgetView>}} Manager
+ */
+
+/**
+ * What the person asked for in the browser.
+ *
+ * @typedef {object} Request
+ * @property {"cancel" | "cancel_blocker"} kind
+ * @property {number} at `performance.now()` of the click
+ * @property {string | null} blocker the build that `cancel_blocker` is about
+ * @property {boolean} sent false if there was nobody to send it to
+ */
+
+const TICK_MS = 250;
+/** After this long without a callback, steps say nothing any more: the bar becomes indeterminate. */
+const SILENT_S = 1;
+/** After this long the age of the last callback is told. */
+const TELL_SILENCE_S = 5;
+/** A kernel that confirms nothing for this long after a click is busy. */
+const BUSY_MS = 2000;
+/** A build that is not heard of for this long may be gone. */
+const LOST_S = 10;
+/** The innermost phase can change at every callback; its name above the rows changes no faster than this. */
+const ACTIVITY_MS = 500;
+const CLOCK_SAMPLES = 40;
+const LOAD_ATTEMPTS = 3;
+
+/** @type {Record<Status, readonly [icon: string, word: string]>} */
+const STATUS = {
+  pending: ["○", "Pending"],
+  running: ["●", "Running"],
+  cancelling: ["■", "Cancelling…"],
+  succeeded: ["✓", "Succeeded"],
+  cancelled: ["■", "Cancelled"],
+  failed: ["✕", "Failed"],
+  ended: ["–", "Ended"],
+};
+
+/** @type {Record<RowStatus, string>} */
+const ROW_ICON = { running: "●", done: "✓", cancelled: "■", failed: "✕", ended: "–" };
+
+/** What a row that was still open has come to, once the build has ended. @type {Partial<Record<Status, RowStatus>>} */
+const ROW_OUTCOME = { succeeded: "done", cancelled: "cancelled", failed: "failed", ended: "ended" };
+
+// ---------------------------------------------------------------------------------------------------- text and DOM
+
+const whole = new Intl.NumberFormat("en-US");
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+/** Minutes and hours with colons. @param {number} seconds */
+function colons(seconds) {
+  const s = Math.floor(seconds);
+  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  const [h, m] = [Math.floor(s / 3600), Math.floor(s / 60) % 60];
+  return h > 0 ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
+}
+
+/** A duration that is still growing: tenths only while they mean something. @param {number} seconds */
+function growing(seconds) {
+  const s = Math.max(0, seconds);
+  if (s < 10) return `${(Math.floor(s * 10) / 10).toFixed(1)} s`;
+  return s < 60 ? `${Math.floor(s)} s` : colons(s);
+}
+
+/** A duration that is over. @param {number} seconds */
+function duration(seconds) {
+  const s = Math.max(0, seconds);
+  if (s < 0.0005) return "0 ms";
+  if (s < 0.1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
+  if (s < 9.995) return `${s.toFixed(2)} s`;
+  return s < 59.95 ? `${s.toFixed(1)} s` : colons(s);
+}
+
+/** @param {number} bytes */
+function size(bytes) {
+  if (bytes < 1e3) return `${bytes} B`;
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
+}
+
+/** @param {number} count @param {string} noun */
+function plural(count, noun) {
+  return `${whole.format(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** @param {number} n */
+function steps(n) {
+  return Math.abs(n) < 10_000 ? String(n) : compact.format(n);
+}
+
+/** A finite number, or null. @param {unknown} value @returns {number | null} */
+function number(value) {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+/** @template {keyof HTMLElementTagNameMap} K @param {K} tag @param {string} [className] @returns {HTMLElementTagNameMap[K]} */
+function make(tag, className) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  return element;
+}
+
+/** For text that only decorates what another text says. @param {string} className */
+function decoration(className) {
+  const element = make("span", className);
+  element.setAttribute("aria-hidden", "true");
+  return element;
+}
+
+/** For text of unknown direction. @param {string} className */
+function foreign(className) {
+  const element = make("bdi", className);
+  element.dir = "auto";
+  return element;
+}
+
+/** Set a text, touching the page only if it differs. @param {Element} element @param {string} text */
+function setText(element, text) {
+  const node = element.firstChild;
+  if (node instanceof Text && node === element.lastChild) {
+    if (node.data !== text) node.data = text;
+  } else if (node || text) {
+    element.textContent = text;
+  }
+}
+
+/** Set an attribute, or remove it for null. @param {Element} element @param {string} name @param {string | null} value */
+function setAttribute(element, name, value) {
+  if (element.getAttribute(name) === value) return;
+  if (value === null) element.removeAttribute(name);
+  else element.setAttribute(name, value);
+}
+
+/** @param {HTMLElement} element @param {boolean} shown */
+function setShown(element, shown) {
+  if (element.hidden === shown) element.hidden = !shown;
+}
+
+/** @param {string} reference as in "IPY_MODEL_0123…" */
+function modelId(reference) {
+  return reference.replace(/^(IPY_MODEL_|anywidget:)/, "");
+}
+
+let serial = 0;
+
+// ---------------------------------------------------------------------------------- what all views of a card share
+
+/** The kernel's clock as seen from here, and when the kernel was last heard of. */
+class Clock {
+  /** @type {number[]} */
+  #offsets = [];
+  #heard = performance.now();
+  #heardAt = Date.now() / 1000;
+  /** Where the clock stands while the kernel is gone. @type {number | null} */
+  #stopped = null;
+
+  /** Note a message that says when it was sent. @param {number | null} sent */
+  receive(sent) {
+    this.#heard = performance.now();
+    this.#heardAt = Date.now() / 1000;
+    if (sent === null) return;
+    // A message can only be late, so the smallest difference is the truest. Only of the latest ones: the clock of
+    // either side can be set anew.
+    this.#offsets.push(this.#heardAt - sent);
+    if (this.#offsets.length > CLOCK_SAMPLES) this.#offsets.shift();
+  }
+
+  /** Seconds since the kernel was last heard of. */
+  get quiet() {
+    return (performance.now() - this.#heard) / 1000;
+  }
+
+  /** The kernel's time; it stands still when nothing more is heard. */
+  get now() {
+    const offset = this.#offsets.length > 0 ? Math.min(...this.#offsets) : 0;
+    const latest = this.#heardAt + LOST_S;
+    return this.#stopped ?? Math.min(Date.now() / 1000, latest) - offset;
+  }
+
+  /** @param {boolean} live whether there is a kernel */
+  setLive(live) {
+    if (live === (this.#stopped === null)) return;
+    this.#stopped = live ? null : this.now;
+  }
+}
+
+/** One card's connection to the kernel; its views come and go. */
+class Session {
+  clock = new Clock();
+  /** @type {Request | null} */
+  request = null;
+  /** False once it is known that no kernel is behind the card. */
+  live = true;
+  /** The views' way to be drawn again. @type {Set<() => void>} */
+  listeners = new Set();
+  /** @type {AnyModel<CardState>} */
+  #model;
+  /** @type {WidgetModel | null} */
+  #channel = null;
+  #onLive = () => this.#checkLive();
+
+  /** @param {AnyModel<CardState>} model @param {AbortSignal} signal */
+  constructor(model, signal) {
+    this.#model = model;
+    // The first state may come from a saved notebook, or be as old as the last heartbeat: later ones correct it.
+    this.clock.receive(number(this.header.now));
+    model.on("change:header", () => this.#onHeader());
+    model.on("change:cancel_channel", () => void this.#connect());
+    signal.addEventListener("abort", () => this.#channel?.off("comm_live_update", this.#onLive));
+    void this.#connect();
+  }
+
+  get header() {
+    return this.#model.get("header") ?? {};
+  }
+
+  get status() {
+    const { status } = this.header;
+    return status && status in STATUS ? status : "pending";
+  }
+
+  get final() {
+    return this.status in ROW_OUTCOME;
+  }
+
+  /** How long the card has been without news that it should have had, or null. @returns {number | null} */
+  get lost() {
+    if (this.final) return null;
+    const { quiet } = this.clock;
+    if (!this.live) return quiet;
+    return this.status !== "pending" && quiet > LOST_S ? quiet : null;
+  }
+
+  /** Whether a click waits for an answer that should have been there. */
+  get busy() {
+    const { request } = this;
+    if (request?.kind !== "cancel") return false;
+    return !request.sent || performance.now() - request.at > BUSY_MS;
+  }
+
+  /** Send what was clicked. @param {Request["kind"]} kind */
+  ask(kind) {
+    const blocker = this.header.blocked_by ?? null;
+    this.request = { kind, at: performance.now(), blocker, sent: this.#channel !== null && this.live };
+    this.#channel?.send({ kind });
+    this.changed();
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
+  }
+
+  #onHeader() {
+    const { request } = this;
+    if (request) {
+      const answered =
+        request.kind === "cancel"
+          ? this.status !== "pending" && this.status !== "running"
+          : (this.header.blocked_by ?? null) !== request.blocker;
+      if (answered) this.request = null;
+    }
+    this.clock.receive(number(this.header.now));
+    this.changed();
+  }
+
+  async #connect() {
+    const reference = this.#model.get("cancel_channel");
+    /** @type {WidgetModel | null} */
+    let channel = null;
+    try {
+      channel = reference ? await manager(this.#model).get_model(modelId(reference)) : null;
+    } catch {
+      // Without it a click is answered by what else can be done.
+    }
+    if (reference !== this.#model.get("cancel_channel")) return;
+    this.#channel?.off("comm_live_update", this.#onLive);
+    this.#channel = channel;
+    channel?.on("comm_live_update", this.#onLive);
+    this.#checkLive();
+  }
+
+  #checkLive() {
+    this.live = this.#channel?.comm_live !== false;
+    this.clock.setLive(this.live);
+    this.changed();
+  }
+}
+
+/** @param {AnyModel<CardState>} model @returns {Manager} */
+function manager(model) {
+  return /** @type {Manager} */ (/** @type {unknown} */ (model.widget_manager));
+}
+
+// ------------------------------------------------------------------------------------------------------------- rows
+
+/** One row: a bar's model and what is drawn of it. */
+class Row {
+  el = make("li", "trt-row");
+  toggle = make("button", "trt-toggle");
+  /** The progressbar; ipywidgets' own bar is drawn in it. */
+  bar = make("div", "trt-bar");
+  /** @type {WidgetModel} */
+  model;
+  gone = false;
+  /** @type {WidgetView | null} */
+  #view = null;
+  #icon = decoration("trt-icon");
+  #label = foreign("trt-label");
+  #count = make("span", "trt-count");
+  #folded = make("span", "trt-folded");
+  #steps = decoration("trt-steps");
+  #time = make("span", "trt-time");
+  #onChange;
+
+  /** @param {WidgetModel} model @param {() => void} onChange @param {(row: Row) => void} onToggle */
+  constructor(model, onChange, onToggle) {
+    this.model = model;
+    this.#onChange = onChange;
+    this.toggle.type = "button";
+    this.toggle.addEventListener("click", () => onToggle(this));
+    this.#label.id = `trt-label-${++serial}`;
+    this.bar.setAttribute("role", "progressbar");
+    this.bar.setAttribute("aria-labelledby", this.#label.id);
+    this.bar.setAttribute("aria-valuemin", "0");
+    const what = make("div", "trt-what");
+    what.append(this.toggle, this.#icon, this.#label, this.#count, this.#folded);
+    this.el.append(what, this.bar, this.#steps, this.#time);
+    model.on("change:info", onChange);
+  }
+
+  /** @returns {Info} */
+  get info() {
+    return this.model.get("info") ?? {};
+  }
+
+  get depth() {
+    return Math.max(0, number(this.info.depth) ?? 0);
+  }
+
+  get path() {
+    return this.info.path ?? this.info.label ?? "";
+  }
+
+  /** The status to show: what was open when the build ended has ended with it. @param {Status} outcome @returns {RowStatus} */
+  status(outcome) {
+    const { status } = this.info;
+    if (!status || !(status in ROW_ICON)) return ROW_OUTCOME[outcome] ?? "running";
+    return status === "running" ? (ROW_OUTCOME[outcome] ?? status) : status;
+  }
+
+  /** Put the bar's own view in. @param {Manager} widgets */
+  async mount(widgets) {
+    const view = await widgets.create_view(this.model);
+    if (this.gone) {
+      view.remove();
+      return;
+    }
+    this.#view = view;
+    view.el.setAttribute("aria-hidden", "true");
+    this.bar.append(view.el);
+    // A DOMWidgetView applies its layout and style once it is displayed. Lumino would say so from Widget.attach, but
+    // a widget attached that way throws when it is disposed of after its cell has left the page.
+    view.trigger("displayed");
+  }
+
+  dispose() {
+    this.gone = true;
+    this.model.off("change:info", this.#onChange);
+    this.#view?.remove();
+    this.el.remove();
+  }
+
+  /**
+   * @param {object} state
+   * @param {RowStatus} state.status
+   * @param {boolean} state.silent
+   * @param {boolean} state.parent whether rows below belong to it
+   * @param {boolean} state.collapsed
+   * @param {boolean} state.hidden
+   * @param {number} state.folded paths that it stands for
+   * @param {number} state.now the kernel's time, at most that of the build's end
+   */
+  draw({ status, silent, parent, collapsed, hidden, folded, now }) {
+    const { info } = this;
+    const label = info.label ?? "";
+    const running = status === "running";
+    setShown(this.el, !hidden && label !== "");
+    setAttribute(this.el, "data-path", this.path);
+    setAttribute(this.el, "data-status", status);
+    setAttribute(this.el, "aria-level", String(this.depth + 1));
+    const depth = String(this.depth);
+    if (this.el.style.getPropertyValue("--trt-depth") !== depth) this.el.style.setProperty("--trt-depth", depth);
+
+    setAttribute(this.toggle, "data-leaf", parent ? null : "");
+    this.toggle.disabled = !parent;
+    setAttribute(this.toggle, "aria-hidden", parent ? null : "true");
+    setAttribute(this.toggle, "aria-expanded", parent ? String(!collapsed) : null);
+    setAttribute(this.toggle, "aria-label", parent ? `Phases in ${label}` : null);
+
+    setText(this.#icon, ROW_ICON[status]);
+    setText(this.#label, label);
+    setAttribute(this.#label, "title", this.path);
+    const count = number(info.count) ?? 1;
+    setText(this.#count, count > 1 ? `×${whole.format(count)}` : "");
+    setAttribute(this.#count, "title", count > 1 ? `ran ${plural(count, "time")}` : null);
+    setText(this.#folded, folded > 0 ? `+${plural(folded, "phase")}` : "");
+    setAttribute(this.#folded, "title", folded > 0 ? `stands for ${plural(folded, "more phase")} below it` : null);
+
+    const total = number(info.total) ?? 0;
+    const step = Math.max(0, number(info.step) ?? 0);
+    const known = total >= 1;
+    const progress = known ? `${steps(step)}/${steps(total)}` : step > 0 ? steps(step) : "";
+    setText(this.#steps, running ? progress : status);
+    setAttribute(this.#steps, "title", known && status !== "done" ? `step ${whole.format(step)} of ${whole.format(total)}` : null);
+
+    const indeterminate = running && (!known || silent);
+    setAttribute(this.bar, "data-indeterminate", indeterminate ? "" : null);
+    setAttribute(this.bar, "data-unknown", known || status === "done" ? null : "");
+    setAttribute(this.bar, "aria-valuemax", String(known ? total : 1));
+    // Without a value a progressbar is indeterminate to a screen reader, too.
+    const value = status === "done" ? (known ? total : 1) : known ? Math.min(step, total) : null;
+    setAttribute(this.bar, "aria-valuenow", value === null ? null : String(value));
+    const at = known ? `step ${whole.format(step)} of ${whole.format(total)}` : "";
+    setAttribute(this.bar, "aria-valuetext", status === "done" ? "done" : at ? `${status}, ${at}` : status);
+
+    const since = number(info.since);
+    const seconds = (number(info.elapsed) ?? 0) + (since === null ? 0 : Math.max(0, now - since));
+    setText(this.#time, running ? growing(seconds) : duration(seconds));
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- messages
+
+/** TensorRT's warnings and errors, folded; filled only when somebody looks. */
+class Log {
+  el = make("details", "trt-log");
+  #summary = make("summary");
+  #list = make("ul", "trt-log-list");
+  /** @type {Message[]} */
+  #messages = [];
+  /** What is drawn. @type {string[]} */
+  #drawn = [];
+  #started = 0;
+
+  constructor() {
+    this.el.hidden = true;
+    // Scrolls, so the keyboard must be able to reach it.
+    this.#list.tabIndex = 0;
+    this.#list.setAttribute("aria-label", "Messages");
+    this.el.append(this.#summary, this.#list);
+    this.el.addEventListener("toggle", () => this.#fill());
+  }
+
+  /** @param {Message[]} messages @param {Header} header */
+  draw(messages, header) {
+    const errors = number(header.errors) ?? messages.filter((m) => m.severity !== "warning").length;
+    const warnings = number(header.warnings) ?? messages.length - errors;
+    const parts = [];
+    if (warnings > 0) parts.push(plural(warnings, "warning"));
+    if (errors > 0) parts.push(plural(errors, "error"));
+    setShown(this.el, parts.length > 0);
+    setAttribute(this.el, "data-errors", errors > 0 ? "" : null);
+    const latest = messages.length < warnings + errors ? ` (the latest ${messages.length} are kept here)` : "";
+    setText(this.#summary, `${parts.join(", ")} from TensorRT${latest}`);
+    this.#started = number(header.started) ?? 0;
+    if (messages !== this.#messages) {
+      this.#messages = messages;
+      this.#fill();
+    }
+  }
+
+  #fill() {
+    if (!this.el.open) return;
+    const keys = this.#messages.map((m) => JSON.stringify([m.time, m.severity, m.message]));
+    // The list is a window that moves on: drop what has left it, keep what stays (someone may be reading), append.
+    const first = this.#drawn.indexOf(keys[0] ?? "");
+    const kept = first < 0 ? [] : this.#drawn.slice(first);
+    const moved = first >= 0 && kept.length <= keys.length && kept.every((key, i) => key === keys[i]);
+    const left = moved ? first : this.#drawn.length;
+    for (let i = 0; i < left; i++) this.#list.firstChild?.remove();
+    this.#list.append(...this.#messages.slice(moved ? kept.length : 0).map((message) => this.#entry(message)));
+    this.#drawn = keys;
+  }
+
+  /** @param {Message} message */
+  #entry(message) {
+    const severity = (message.severity ?? "message").replaceAll("_", " ");
+    const item = make("li", "trt-log-item");
+    item.dataset["severity"] = severity;
+    const tag = make("span", "trt-log-severity");
+    tag.textContent = severity;
+    const text = make("span", "trt-log-text");
+    text.dir = "auto";
+    text.textContent = message.message ?? "";
+    item.append(tag, text);
+    const time = number(message.time);
+    if (time !== null) {
+      // Since the start of the build, whether it comes as that or as the kernel's time.
+      const seconds = time > 1e9 ? time - this.#started : time;
+      const at = make("span", "trt-log-time");
+      if (seconds < 1e9) at.textContent = `+${duration(seconds)}`;
+      item.append(at);
+    }
+    return item;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- card
+
+/** A sentence with names in it: strings are ours, objects hold foreign text. @typedef {(string | {name: string})[]} Sentence */
+
+/** One view of a card. */
+class Card {
+  #root = make("section", "trt-build");
+  #icon = decoration("trt-status-icon");
+  #word = make("span", "trt-status");
+  #name = foreign("trt-name");
+  #elapsed = make("span", "trt-elapsed");
+  #cancel = make("button", "trt-cancel");
+  #meta = make("div", "trt-meta");
+  #note = make("div", "trt-note");
+  #noteText = make("span", "trt-note-text");
+  #cancelBlocker = make("button", "trt-cancel-blocker");
+  #explanation = make("div", "trt-explanation");
+  #list = make("ul", "trt-rows");
+  #more = make("div", "trt-more");
+  #replaced = make("div", "trt-replaced");
+  #log = new Log();
+  #live = make("div", "trt-live");
+
+  #model;
+  #session;
+  #widgets;
+  /** By model id. @type {Map<string, Row>} */
+  #rows = new Map();
+  /** Model ids in the order of the rows. @type {string[]} */
+  #order = [];
+  /** @type {Set<string>} */
+  #loading = new Set();
+  /** Attempts to load a row that is not there. @type {Map<string, number>} */
+  #missing = new Map();
+  /** Paths whose rows are collapsed here. @type {Set<string>} */
+  #collapsed = new Set();
+  #noteDrawn = "";
+  #said = "";
+  #activity = { label: "", at: 0 };
+  #frame = 0;
+  #timer = 0;
+  #visible = true;
+  #disposed = false;
+  /** @type {IntersectionObserver | null} */
+  #observer = null;
+  #schedule = () => {
+    this.#frame ||= requestAnimationFrame(() => this.#draw());
+  };
+  #onRows = () => this.#syncRows();
+  #onSession = () => {
+    if (this.#missing.size > 0) this.#syncRows();
+    this.#schedule();
+  };
+  #onVisibility = () => this.#schedule();
+
+  /** @param {AnyModel<CardState>} model @param {Session} session @param {HTMLElement} host */
+  constructor(model, session, host) {
+    this.#model = model;
+    this.#session = session;
+    this.#widgets = manager(model);
+    this.#build();
+    host.append(this.#root);
+    session.listeners.add(this.#onSession);
+    model.on("change:rows", this.#onRows);
+    model.on("change:messages", this.#schedule);
+    document.addEventListener("visibilitychange", this.#onVisibility);
+    if (typeof IntersectionObserver !== "undefined") {
+      this.#observer = new IntersectionObserver((entries) => {
+        this.#visible = entries.at(-1)?.isIntersecting ?? true;
+        this.#schedule();
+      });
+      this.#observer.observe(this.#root);
+    }
+    this.#syncRows();
+    this.#draw();
+  }
+
+  dispose() {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    cancelAnimationFrame(this.#frame);
+    clearInterval(this.#timer);
+    this.#observer?.disconnect();
+    document.removeEventListener("visibilitychange", this.#onVisibility);
+    this.#session.listeners.delete(this.#onSession);
+    this.#model.off("change:rows", this.#onRows);
+    this.#model.off("change:messages", this.#schedule);
+    for (const row of this.#rows.values()) row.dispose();
+    this.#rows.clear();
+    this.#root.remove();
+  }
+
+  #build() {
+    const root = this.#root;
+    root.setAttribute("role", "group");
+    // Where the focus goes when the button that has it leaves.
+    root.tabIndex = -1;
+    const pill = make("span", "trt-pill");
+    pill.append(this.#icon, this.#word);
+    this.#cancel.type = "button";
+    this.#cancel.addEventListener("click", () => this.#onCancel());
+    this.#cancelBlocker.type = "button";
+    this.#cancelBlocker.addEventListener("click", () => this.#onCancelBlocker());
+    const head = make("div", "trt-head");
+    head.append(pill, this.#name, this.#elapsed, this.#cancel);
+    this.#note.append(this.#noteText, this.#cancelBlocker);
+    this.#explanation.tabIndex = 0;
+    this.#explanation.setAttribute("aria-label", "Explanation");
+    this.#explanation.setAttribute("role", "group");
+    this.#explanation.dir = "auto";
+    // Safari takes the role away with the bullets.
+    this.#list.setAttribute("role", "list");
+    this.#list.setAttribute("aria-label", "Phases");
+    setText(this.#replaced, "The cell was run again: this view goes when its build has ended.");
+    this.#live.setAttribute("role", "status");
+    this.#live.setAttribute("aria-live", "polite");
+    for (const part of [this.#explanation, this.#list, this.#more, this.#replaced, this.#cancelBlocker]) part.hidden = true;
+    const { el: log } = this.#log;
+    root.append(head, this.#meta, this.#note, this.#explanation, this.#list, this.#more, log, this.#replaced, this.#live);
+  }
+
+  // ------------------------------------------------------------------------------------------- what a person does
+
+  get #canCancel() {
+    const { status, header } = this.#session;
+    return (status === "pending" || status === "running") && header.can_cancel !== false;
+  }
+
+  #onCancel() {
+    if (this.#canCancel && this.#session.request?.kind !== "cancel") this.#session.ask("cancel");
+    this.#draw();
+  }
+
+  #onCancelBlocker() {
+    const { session } = { session: this.#session };
+    if (session.header.blocked_by && session.request === null) session.ask("cancel_blocker");
+    this.#draw();
+  }
+
+  /** @param {Row} row */
+  #onToggle(row) {
+    if (!this.#collapsed.delete(row.path)) this.#collapsed.add(row.path);
+    this.#draw();
+  }
+
+  // -------------------------------------------------------------------------------------------------- rows of bars
+
+  /** Bring the rows in line with the trait; rows that stay keep their elements. */
+  #syncRows() {
+    if (this.#disposed) return;
+    this.#order = (this.#model.get("rows") ?? []).map(modelId);
+    const wanted = new Set(this.#order);
+    for (const [id, row] of this.#rows) {
+      if (wanted.has(id)) continue;
+      row.dispose();
+      this.#rows.delete(id);
+    }
+    for (const id of this.#missing.keys()) if (!wanted.has(id)) this.#missing.delete(id);
+    for (const id of wanted) if (!this.#rows.has(id) && !this.#loading.has(id)) void this.#load(id);
+    this.#place();
+    this.#schedule();
+  }
+
+  /** @param {string} id */
+  async #load(id) {
+    const attempts = this.#missing.get(id) ?? 0;
+    if (attempts >= LOAD_ATTEMPTS) return;
+    this.#loading.add(id);
+    /** @type {WidgetModel} */
+    let model;
+    try {
+      model = await this.#widgets.get_model(id);
+    } catch {
+      // The card does without this row; the next sign of life tries again.
+      if (this.#order.includes(id)) this.#missing.set(id, attempts + 1);
+      return;
+    } finally {
+      this.#loading.delete(id);
+    }
+    if (this.#disposed || this.#rows.has(id) || !this.#order.includes(id)) return;
+    this.#missing.delete(id);
+    const row = new Row(model, this.#schedule, (clicked) => this.#onToggle(clicked));
+    this.#rows.set(id, row);
+    this.#place();
+    this.#schedule();
+    await row.mount(this.#widgets);
+  }
+
+  #place() {
+    const focused = document.activeElement;
+    let next = this.#list.firstElementChild;
+    for (const id of this.#order) {
+      const element = this.#rows.get(id)?.el;
+      if (!element) continue;
+      if (element === next) next = next.nextElementSibling;
+      else this.#list.insertBefore(element, next);
+    }
+    // An element that moves loses the focus.
+    if (focused instanceof HTMLElement && focused !== document.activeElement && this.#list.contains(focused)) focused.focus();
+  }
+
+  // ------------------------------------------------------------------------------------------------------ drawing
+
+  #draw() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    if (this.#disposed) return;
+    const { header, status, final, clock, lost } = this.#session;
+    const ended = number(header.ended);
+    const now = final && ended !== null ? ended : clock.now;
+    const started = number(header.started);
+    const name = header.name ?? "";
+    const { request } = this.#session;
+    // The click is answered here and now; the kernel confirms it later.
+    const shown = request?.kind === "cancel" && request.sent && !final ? "cancelling" : status;
+
+    const [icon, word] = STATUS[shown];
+    setAttribute(this.#root, "data-status", status);
+    setAttribute(this.#root, "data-shown", shown);
+    setAttribute(this.#root, "data-lost", lost === null ? null : "");
+    setAttribute(this.#root, "aria-label", `TensorRT build of ${name || "a network"}`);
+    setText(this.#icon, lost === null ? icon : "?");
+    setText(this.#word, lost === null ? word : "No contact");
+    setText(this.#name, name);
+    setAttribute(this.#name, "title", name);
+    const seconds = started === null ? null : now - started;
+    setText(this.#elapsed, seconds === null ? "" : final ? duration(seconds) : growing(seconds));
+    setText(this.#meta, [header.backend, header.device].filter(Boolean).join(" · "));
+
+    this.#drawCancel();
+    const running = this.#drawRows(now, status);
+    const note = this.#sentence(now, running);
+    this.#drawNote(note.kind, note.sentence);
+    this.#drawExplanation();
+    const more = number(header.more_paths) ?? 0;
+    setShown(this.#more, more > 0);
+    setText(this.#more, more > 0 ? `+${plural(more, "more phase")}` : "");
+    setShown(this.#replaced, header.replaced === true);
+    this.#log.draw(this.#model.get("messages") ?? [], header);
+    this.#announce(shown, lost, note.sentence);
+
+    const ticking = (!final || this.#session.request !== null) && this.#visible && !document.hidden;
+    if (ticking && this.#timer === 0) this.#timer = setInterval(() => this.#draw(), TICK_MS);
+    else if (!ticking && this.#timer !== 0) {
+      clearInterval(this.#timer);
+      this.#timer = 0;
+    }
+  }
+
+  #drawCancel() {
+    const { status, header, live, request } = this.#session;
+    const asked = status === "cancelling" || (request?.kind === "cancel" && request.sent);
+    const shown = live && (asked || this.#canCancel) && !this.#session.final;
+    if (!shown && document.activeElement === this.#cancel) this.#root.focus({ preventScroll: true });
+    setShown(this.#cancel, shown);
+    setText(this.#cancel, asked ? "Cancelling…" : "Cancel");
+    // Not `disabled`: that would take the focus away.
+    setAttribute(this.#cancel, "aria-disabled", String(asked));
+
+    const blocker = status === "pending" ? header.blocked_by : null;
+    const askedBlocker = request?.kind === "cancel_blocker";
+    if (!blocker && document.activeElement === this.#cancelBlocker) this.#root.focus({ preventScroll: true });
+    setShown(this.#cancelBlocker, Boolean(blocker) && live);
+    if (blocker) {
+      this.#fill(this.#cancelBlocker, askedBlocker ? ["Cancelling ", { name: blocker }, "…"] : ["Cancel ", { name: blocker }]);
+      setAttribute(this.#cancelBlocker, "title", `Cancel ${blocker}`);
+      setAttribute(this.#cancelBlocker, "aria-disabled", String(askedBlocker));
+    }
+  }
+
+  /** Draw the rows; return the innermost one that runs. @param {number} now @param {Status} status @returns {Row | null} */
+  #drawRows(now, status) {
+    const rows = this.#order.flatMap((id) => this.#rows.get(id) ?? []);
+    setShown(this.#list, rows.length > 0);
+    const statuses = rows.map((row) => row.status(status));
+    const lastCallback = number(this.#session.header.last_callback) ?? -Infinity;
+
+    // A parent is as fresh as its freshest open child, so from the last row up.
+    /** @type {number[]} */
+    const touched = [];
+    /** The freshest of the open rows below, by depth. @type {number[]} */
+    const below = [];
+    for (let i = rows.length - 1; i >= 0; i--) {
+      const row = /** @type {Row} */ (rows[i]);
+      const open = statuses[i] === "running";
+      let freshest = number(row.info.touched) ?? -Infinity;
+      for (let depth = row.depth + 1; depth < below.length; depth++) freshest = Math.max(freshest, below[depth] ?? -Infinity);
+      // What runs below a folded row has no row of its own; the header knows of its callbacks.
+      if (open && (row.info.folded ?? 0) > 0) freshest = Math.max(freshest, lastCallback);
+      touched[i] = freshest;
+      below.length = Math.min(below.length, row.depth + 1);
+      if (open) below[row.depth] = Math.max(below[row.depth] ?? -Infinity, freshest);
+    }
+
+    /** @type {Row | null} */
+    let innermost = null;
+    /** Rows above the present one: [depth, path is collapsed]. @type {[number, boolean][]} */
+    const above = [];
+    rows.forEach((row, i) => {
+      const { depth } = row;
+      while (above.length > 0 && (above.at(-1)?.[0] ?? 0) >= depth) above.pop();
+      const hidden = above.some(([, collapsed]) => collapsed);
+      const parent = (rows[i + 1]?.depth ?? 0) > depth;
+      const collapsed = parent && this.#collapsed.has(row.path);
+      let folded = number(row.info.folded) ?? 0;
+      if (collapsed) {
+        for (let j = i + 1; j < rows.length && /** @type {Row} */ (rows[j]).depth > depth; j++) {
+          folded += 1 + (number(rows[j]?.info.folded) ?? 0);
+        }
+      }
+      above.push([depth, collapsed]);
+      const own = /** @type {RowStatus} */ (statuses[i]);
+      if (own === "running" && (innermost === null || depth >= innermost.depth)) innermost = row;
+      const silent = own === "running" && now - /** @type {number} */ (touched[i]) > SILENT_S;
+      row.draw({ status: own, silent, parent, collapsed, hidden, folded, now });
+    });
+    return innermost;
+  }
+
+  /** Say in a line what matters now. @param {number} now @param {Row | null} running @returns {{kind: string, sentence: Sentence}} */
+  #sentence(now, running) {
+    const { header, status, lost, busy, live, request } = this.#session;
+    if (lost !== null) {
+      if (!live) return { kind: "lost", sentence: ["The kernel is gone (restarted?). This view shows what it last said."] };
+      return { kind: "lost", sentence: [`No sign of life from the kernel for ${growing(lost)} (restarted?)`] };
+    }
+    if (busy) {
+      const why = request?.sent ? "The kernel is busy; if this lasts, use " : "The kernel cannot be reached; use ";
+      return { kind: "busy", sentence: [`${why}Kernel ▸ Interrupt`] };
+    }
+    switch (status) {
+      case "pending":
+        if (header.blocked_by) return { kind: "blocked", sentence: ["Waiting for ", { name: header.blocked_by }, " to finish"] };
+        return { kind: "detail", sentence: header.detail ? [{ name: header.detail }] : ["Not started yet"] };
+      case "running":
+      case "cancelling":
+        return this.#activityNow(now, running);
+      default:
+        return { kind: "detail", sentence: this.#outcome() };
+    }
+  }
+
+  /** Say what runs, and since when nothing was heard of it. @param {number} now @param {Row | null} running */
+  #activityNow(now, running) {
+    const { header, status } = this.#session;
+    /** @type {Sentence} */
+    const sentence = [];
+    const label = running?.info.label ?? "";
+    const at = performance.now();
+    if (this.#activity.label === "" || label === "" || at - this.#activity.at > ACTIVITY_MS) {
+      if (label !== this.#activity.label) this.#activity = { label, at };
+    }
+    if (this.#activity.label) sentence.push({ name: this.#activity.label });
+    else sentence.push(this.#rows.size > 0 ? "Between two phases" : "Reading the network; no phase yet");
+    const last = number(header.last_callback);
+    const touched = this.#order.map((id) => number(this.#rows.get(id)?.info.touched) ?? -Infinity);
+    const silence = now - Math.max(last ?? -Infinity, ...touched);
+    if (Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#rows.size > 0) {
+      const why = status === "cancelling" ? "TensorRT can only stop at the next one" : "normal: TensorRT is silent while it optimizes";
+      sentence.push(` · no callback for ${growing(silence)} (${why})`);
+      return { kind: "silent", sentence };
+    }
+    if (status === "cancelling") sentence.push(" · stops at TensorRT's next callback");
+    else if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
+    return { kind: "activity", sentence };
+  }
+
+  /** @returns {Sentence} */
+  #outcome() {
+    const { header, status } = this.#session;
+    /** @type {Sentence} */
+    const sentence = [];
+    const bytes = number(header.engine_bytes);
+    if (status === "succeeded") {
+      const [started, ended] = [number(header.started), number(header.ended)];
+      const time = started === null || ended === null ? "" : ` in ${duration(ended - started)}`;
+      if (bytes !== null) sentence.push(`Engine of ${size(bytes)} built${time}`);
+      else if (time) sentence.push(`Engine built${time}`);
+    }
+    const latency = number(header.stop_latency_s);
+    if (latency !== null && status !== "succeeded") {
+      sentence.push(`${status === "cancelled" ? "Stopped" : "Ended"} ${duration(latency)} after Cancel`);
+    }
+    if (header.detail) {
+      if (sentence.length > 0) sentence.push(" · ");
+      sentence.push({ name: header.detail });
+    }
+    if (sentence.length === 0 && status === "ended") sentence.push("The outcome is not known");
+    return sentence;
+  }
+
+  /** @param {string} kind @param {Sentence} sentence */
+  #drawNote(kind, sentence) {
+    const drawn = JSON.stringify([kind, sentence]);
+    if (drawn === this.#noteDrawn) return;
+    this.#noteDrawn = drawn;
+    this.#note.dataset["kind"] = kind;
+    this.#note.hidden = sentence.length === 0;
+    this.#fill(this.#noteText, sentence);
+    this.#noteText.title = kind === "detail" ? "" : plain(sentence);
+  }
+
+  /** Fill an element with a sentence. @param {Element} element @param {Sentence} sentence */
+  #fill(element, sentence) {
+    if (element.textContent === plain(sentence) && element.childNodes.length === sentence.length) return;
+    element.replaceChildren(
+      ...sentence.map((part) => {
+        if (typeof part === "string") return part;
+        const name = foreign("trt-quoted");
+        name.textContent = part.name;
+        return name;
+      }),
+    );
+  }
+
+  #drawExplanation() {
+    const { header, status } = this.#session;
+    const detail = header.detail ?? "";
+    let text = status === "failed" ? (header.explanation ?? "") : "";
+    // The line above says the cause already.
+    if (detail && text.startsWith(detail)) text = text.slice(detail.length);
+    text = text.trim();
+    setText(this.#explanation, text);
+    setShown(this.#explanation, text !== "");
+  }
+
+  /** Tell those who listen, once per change of what matters. @param {Status} shown @param {number | null} lost @param {Sentence} sentence */
+  #announce(shown, lost, sentence) {
+    const { final, busy, header } = this.#session;
+    const key = `${shown} ${lost !== null} ${busy} ${header.blocked_by ?? ""}`;
+    if (key === this.#said) return;
+    const first = this.#said === "";
+    this.#said = key;
+    // A build that has ended long ago is no news.
+    if (first && final) return;
+    const word = lost === null ? STATUS[shown][1] : "No contact";
+    const more = final || lost !== null || busy || header.blocked_by ? `. ${plain(sentence)}` : "";
+    setText(this.#live, `${header.name ?? "Build"}: ${word}${more}`);
+  }
+}
+
+/** @param {Sentence} sentence */
+function plain(sentence) {
+  return sentence.map((part) => (typeof part === "string" ? part : part.name)).join("");
+}
+
+/** anywidget calls this once per model, so that its views share a session. */
+export default () => {
+  /** @type {Session | undefined} */
+  let session;
+
+  /** @type {Initialize<CardState>} */
+  function initialize({ model, signal }) {
+    session = new Session(model, signal);
+  }
+
+  /** @type {Render<CardState>} */
+  function render({ model, el, signal }) {
+    const card = new Card(model, (session ??= new Session(model, signal)), el);
+    return () => card.dispose();
+  }
+
+  return { initialize, render };
+};
