@@ -15,11 +15,13 @@ import ipywidgets
 from ipywidgets.widgets.widget_int import ProgressStyle
 
 from trt_widget.build import FINAL
+from trt_widget.diagnosis import was_cancelled
 from trt_widget.widget.models import PhaseBar
 from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
+    from trt_widget.events import LogMessage
     from trt_widget.phases import PhaseNode
     from trt_widget.widget.models import BuildCard
     from trt_widget.widget.rows import Row
@@ -193,7 +195,7 @@ class CardView:
 
     def _messages(self, now: float, *, final: bool) -> list[dict[str, Any]] | None:
         """Give the panel's messages if they changed, at most once a second."""
-        serious = self._build.messages
+        serious = self._serious()
         if len(serious) == self._messages_sent or (now - self._messages_time < 1.0 and not final):
             return None
         self._messages_sent = len(serious)
@@ -207,11 +209,18 @@ class CardView:
             for message in serious[-MAX_MESSAGES:]
         ]
 
+    def _serious(self) -> list[LogMessage]:
+        """Give the warnings and errors; that a cancelled build was cancelled is none of them."""
+        messages = self._build.messages
+        if self._build.status == "cancelled":
+            return [m for m in messages if not was_cancelled([(m.severity, m.message)])]
+        return messages
+
     def _header(self) -> dict[str, Any]:
         build = self._build
         tree = build.tree
         result = build.result
-        serious = build.messages
+        serious = self._serious()
         errors = sum(message.severity != "warning" for message in serious)
         started = build.entered_at.get("running")
         error = result.error if result else None
