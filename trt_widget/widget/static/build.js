@@ -1,630 +1,1030 @@
-// The card of one build: header, Cancel, a tree of IntProgress bars, TensorRT's messages.
-//
-// Plain ES module, no build step, no network. What comes from the kernel is data and becomes text
-// nodes, never HTML. The kernel sends what changed; clocks tick here, from start times.
+// The live view of a build, drawn from data only: the models of ../models.py say what there is to know, this module
+// says how it looks. Clocks tick here, from start times, so that the kernel sends only what changed. Whatever comes
+// from a model file or from TensorRT goes through `textContent` or an attribute and is never parsed as HTML.
+
+/** @import { AnyModel, Initialize, Render } from "@anywidget/types" */
+
+/** @typedef {"pending" | "running" | "cancelling" | "succeeded" | "cancelled" | "failed" | "ended"} Status */
+/** @typedef {"running" | "done" | "cancelled" | "failed" | "ended"} RowStatus */
 
 /**
- * @typedef {object} Header What the kernel says of the build; times are its epoch seconds.
- * @property {string} [name] Display name of the model: a stranger's text.
- * @property {string} [status] pending, running, cancelling, succeeded, cancelled, failed, ended.
- * @property {string} [backend] Package and version.
+ * The trait `header`; every key may be missing. Times are the kernel's, in epoch seconds.
+ *
+ * @typedef {object} Header
+ * @property {string} [name] the model's display name: untrusted
+ * @property {Status} [status]
+ * @property {string} [backend] package and version
  * @property {string | null} [device]
- * @property {string} [executor] Where the builder runs: thread or attached.
- * @property {number | null} [started]
+ * @property {number | null} [started] when it became `running`
  * @property {number | null} [ended]
  * @property {number | null} [last_callback]
  * @property {number | null} [cancel_requested]
- * @property {number | null} [stop_latency_s]
- * @property {string | null} [detail] A sentence for people.
- * @property {string | null} [explanation] A failure in full: cause, remedy, TensorRT's words.
- * @property {string | null} [blocked_by] The build that a pending one waits for.
+ * @property {number | null} [stop_latency_s] from the request to the end
+ * @property {string | null} [detail] a sentence for people
+ * @property {string | null} [explanation] all that is known about a failure; begins with `detail`
+ * @property {string | null} [blocked_by] the build that a pending one waits for
  * @property {boolean} [can_cancel]
  * @property {number | null} [engine_bytes]
+ * @property {number} [now] when this was sent; each message to the card carries it, and there is one every 2 s or so
  * @property {number} [warnings]
  * @property {number} [errors]
- * @property {number} [more_paths] Paths that no row stands for.
- * @property {number} [spans_dropped]
- * @property {boolean} [replaced] The cell that made this ran again.
- * @property {number} [now] The kernel's clock when it sent this.
+ * @property {number} [more_paths] paths that no row stands for
+ * @property {boolean} [replaced] the cell was run again and shows another build
  */
 
 /**
- * @typedef {object} Info What the kernel says of a row.
- * @property {string} label
- * @property {string} path
- * @property {number} depth
- * @property {number} count
- * @property {string} status running, done, cancelled, failed, ended.
- * @property {number} step
- * @property {number} total
- * @property {number} elapsed Seconds of the finished instances.
- * @property {number | null} since Start of the open instance.
- * @property {number} touched Time of the last callback.
- * @property {number} folded
+ * The trait `info` of a row's bar; every key may be missing.
+ *
+ * @typedef {object} Info
+ * @property {string} [label]
+ * @property {string} [path]
+ * @property {number} [depth]
+ * @property {number} [count] instances of this path
+ * @property {RowStatus} [status]
+ * @property {number} [step] of the latest instance
+ * @property {number} [total] of the latest instance; below 1 it is unknown
+ * @property {number} [elapsed] seconds of the finished instances
+ * @property {number | null} [since] start of the open instance
+ * @property {number | null} [touched] last callback of this row
+ * @property {number} [folded] paths below it that have no row
  */
 
-/** @typedef {{time: number, severity: string, message: string}} Message */
+/** @typedef {{time?: number, severity?: string, message?: string}} Message */
+/** @typedef {{header: Header, rows: string[], cancel_channel: string | null, messages: Message[]}} CardState */
 
 /**
- * @typedef {object} Model The part of a Backbone model that is used.
- * @property {(name: string) => any} get
- * @property {(content: unknown, callbacks?: unknown) => void} send
- * @property {(events: string, callback: () => void, context?: unknown) => void} on
- * @property {(events: string | null, callback: (() => void) | null, context?: unknown) => void} off
- * @property {boolean} [comm_live]
- * @property {any} [widget_manager]
+ * What is used of an ipywidgets model and view beyond anywidget's own types.
+ *
+ * @typedef {AnyModel & {comm_live?: boolean}} WidgetModel
+ * @typedef {{el: HTMLElement, trigger(event: string): void, remove(): void}} WidgetView
+ * @typedef {{get_model(id: string): Promise<WidgetModel>, create_view(model: WidgetModel): Promise<WidgetView>}} Manager
  */
 
-/** @typedef {{el: HTMLElement, trigger: (event: string) => void, remove: () => void}} View */
+/**
+ * What the person asked for in the browser.
+ *
+ * @typedef {object} Request
+ * @property {"cancel" | "cancel_blocker"} kind
+ * @property {number} at `performance.now()` of the click
+ * @property {string | null} blocker the build that `cancel_blocker` is about
+ * @property {boolean} sent false if there was nobody to send it to
+ */
 
-const FINAL = ["succeeded", "cancelled", "failed", "ended"];
-
-/** @type {Record<string, string>} */
-const WORDS = {
-  pending: "Pending",
-  running: "Running",
-  cancelling: "Cancelling…",
-  succeeded: "Succeeded",
-  cancelled: "Cancelled",
-  failed: "Failed",
-  ended: "Ended",
-};
-
-/** @type {Record<string, string>} */
-const ICONS = {
-  pending: "○",
-  running: "●",
-  cancelling: "◐",
-  succeeded: "✓",
-  done: "✓",
-  cancelled: "■",
-  failed: "✕",
-  ended: "–",
-};
-
-/** Seconds without a callback after which a running bar is indeterminate. */
+const TICK_MS = 250;
+/** After this long without a callback, steps say nothing any more: the bar becomes indeterminate. */
 const SILENT_S = 1;
-/** Seconds without a callback after which the card says so. */
-const SILENT_WORDS_S = 5;
-/** Milliseconds without an answer after which the kernel is called busy. */
-const ACKNOWLEDGE_MS = 2000;
-/** Milliseconds without a sign of life (it comes every 2 s) after which the kernel is called lost. */
-const LOST_MS = 10000;
-/** Milliseconds between two ticks of the clocks. */
-const TICK_MS = 200;
+/** After this long the age of the last callback is told. */
+const TELL_SILENCE_S = 5;
+/** A kernel that confirms nothing for this long after a click is busy. */
+const BUSY_MS = 2000;
+/** A build that is not heard of for this long may be gone. */
+const LOST_S = 10;
+/** The innermost phase can change at every callback; its name above the rows changes no faster than this. */
+const ACTIVITY_MS = 500;
+const CLOCK_SAMPLES = 40;
+const LOAD_ATTEMPTS = 3;
 
-/**
- * Make an element with a class, some attributes and children.
- * @param {string} tag
- * @param {string} className
- * @param {Record<string, string>} [attributes]
- * @param {(Node | string)[]} children
- * @returns {HTMLElement}
- */
-function make(tag, className, attributes = {}, ...children) {
+/** @type {Record<Status, readonly [icon: string, word: string]>} */
+const STATUS = {
+  pending: ["○", "Pending"],
+  running: ["●", "Running"],
+  cancelling: ["■", "Cancelling…"],
+  succeeded: ["✓", "Succeeded"],
+  cancelled: ["■", "Cancelled"],
+  failed: ["✕", "Failed"],
+  ended: ["–", "Ended"],
+};
+
+/** @type {Record<RowStatus, string>} */
+const ROW_ICON = { running: "●", done: "✓", cancelled: "■", failed: "✕", ended: "–" };
+
+/** What a row that was still open has come to, once the build has ended. @type {Partial<Record<Status, RowStatus>>} */
+const ROW_OUTCOME = { succeeded: "done", cancelled: "cancelled", failed: "failed", ended: "ended" };
+
+// ---------------------------------------------------------------------------------------------------- text and DOM
+
+const whole = new Intl.NumberFormat("en-US");
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+/** Minutes and hours with colons. @param {number} seconds */
+function colons(seconds) {
+  const s = Math.floor(seconds);
+  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
+  const [h, m] = [Math.floor(s / 3600), Math.floor(s / 60) % 60];
+  return h > 0 ? `${h}:${two(m)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
+}
+
+/** A duration that is still growing: tenths only while they mean something. @param {number} seconds */
+function growing(seconds) {
+  const s = Math.max(0, seconds);
+  if (s < 10) return `${(Math.floor(s * 10) / 10).toFixed(1)} s`;
+  return s < 60 ? `${Math.floor(s)} s` : colons(s);
+}
+
+/** A duration that is over. @param {number} seconds */
+function duration(seconds) {
+  const s = Math.max(0, seconds);
+  if (s < 0.0005) return "0 ms";
+  if (s < 0.1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
+  if (s < 9.995) return `${s.toFixed(2)} s`;
+  return s < 59.95 ? `${s.toFixed(1)} s` : colons(s);
+}
+
+/** @param {number} bytes */
+function size(bytes) {
+  if (bytes < 1e3) return `${bytes} B`;
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
+}
+
+/** @param {number} count @param {string} noun */
+function plural(count, noun) {
+  return `${whole.format(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** @param {number} n */
+function steps(n) {
+  return Math.abs(n) < 10_000 ? String(n) : compact.format(n);
+}
+
+/** A finite number, or null. @param {unknown} value @returns {number | null} */
+function number(value) {
+  return typeof value === "number" && Number.isFinite(value) ? value : null;
+}
+
+/** @template {keyof HTMLElementTagNameMap} K @param {K} tag @param {string} [className] @returns {HTMLElementTagNameMap[K]} */
+function make(tag, className) {
   const element = document.createElement(tag);
-  element.className = className;
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
+  if (className) element.className = className;
   return element;
 }
 
-/**
- * Set a text only if it differs, so that nothing is laid out again for nothing.
- * @param {HTMLElement} element
- * @param {string} text
- */
-function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-  element.hidden = text === "";
+/** For text that only decorates what another text says. @param {string} className */
+function decoration(className) {
+  const element = make("span", className);
+  element.setAttribute("aria-hidden", "true");
+  return element;
 }
 
-/**
- * @param {HTMLElement} element
- * @param {string} name
- * @param {string | null} value
- */
-function attribute(element, name, value) {
+/** For text of unknown direction. @param {string} className */
+function foreign(className) {
+  const element = make("bdi", className);
+  element.dir = "auto";
+  return element;
+}
+
+/** Set a text, touching the page only if it differs. @param {Element} element @param {string} text */
+function setText(element, text) {
+  const node = element.firstChild;
+  if (node instanceof Text && node === element.lastChild) {
+    if (node.data !== text) node.data = text;
+  } else if (node || text) {
+    element.textContent = text;
+  }
+}
+
+/** Set an attribute, or remove it for null. @param {Element} element @param {string} name @param {string | null} value */
+function setAttribute(element, name, value) {
+  if (element.getAttribute(name) === value) return;
   if (value === null) element.removeAttribute(name);
-  else if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+  else element.setAttribute(name, value);
 }
 
-/**
- * @param {number} seconds
- * @returns {string}
- */
-export function duration(seconds) {
-  const s = Math.max(0, seconds);
-  if (s < 59.95) return `${s.toFixed(1)} s`;
-  const whole = Math.round(s);
-  const [h, m, r] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-  if (h > 0) return `${h} h ${String(m).padStart(2, "0")} min`;
-  return `${m} min ${String(r).padStart(2, "0")} s`;
+/** @param {HTMLElement} element @param {boolean} shown */
+function setShown(element, shown) {
+  if (element.hidden === shown) element.hidden = !shown;
 }
 
-/**
- * A duration that does not run any more: small ones in milliseconds.
- * @param {number} seconds
- * @returns {string}
- */
-function short(seconds) {
-  if (seconds >= 0.0995) return duration(seconds);
-  return seconds < 0.001 ? "<1 ms" : `${Math.round(seconds * 1000)} ms`;
+/** @param {string} reference as in "IPY_MODEL_0123…" */
+function modelId(reference) {
+  return reference.replace(/^(IPY_MODEL_|anywidget:)/, "");
 }
 
-/**
- * @param {number} bytes
- * @returns {string}
- */
-export function size(bytes) {
-  if (bytes < 1024) return `${bytes} bytes`;
-  const units = ["KiB", "MiB", "GiB", "TiB"];
-  let value = bytes / 1024;
-  let unit = 0;
-  while (value >= 1023.95 && unit < units.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${value.toFixed(1)} ${units[unit]}`;
-}
+let serial = 0;
 
-/**
- * @param {number} count
- * @param {string} word
- * @returns {string}
- */
-function counted(count, word) {
-  return `${count} ${word}${count === 1 ? "" : "s"}`;
-}
+// ---------------------------------------------------------------------------------- what all views of a card share
 
-/** One row: label, bar, steps, time. */
-class Row {
-  /**
-   * @param {Model} model
-   * @param {any} manager
-   * @param {() => void} changed
-   * @param {(path: string) => void} toggle
-   */
-  constructor(model, manager, changed, toggle) {
-    this.model = model;
-    this.toggle = make("button", "trt-toggle", { type: "button" }, "▾");
-    this.label = make("span", "trt-label", { dir: "auto" });
-    this.count = make("span", "trt-count");
-    this.bar = make("div", "trt-bar", { role: "progressbar", "aria-valuemin": "0" });
-    this.stripe = make("div", "trt-stripe");
-    this.steps = make("span", "trt-steps");
-    this.time = make("span", "trt-time");
-    const name = make("div", "trt-row-name", {}, this.toggle, this.label, this.count);
-    this.el = make("div", "trt-row", {}, name, this.bar, this.steps, this.time);
-    this.bar.append(this.stripe);
-    this.toggle.addEventListener("click", () => toggle(this.info().path));
-    /** @type {View | null} */
-    this.view = null;
-    this.gone = false;
-    this.changed = changed;
-    model.on("change:info change:value change:max", changed, this);
-    this.attach(manager);
+/** The kernel's clock as seen from here, and when the kernel was last heard of. */
+class Clock {
+  /** @type {number[]} */
+  #offsets = [];
+  #heard = performance.now();
+  #heardAt = Date.now() / 1000;
+  /** Where the clock stands while the kernel is gone. @type {number | null} */
+  #stopped = null;
+
+  /** Note a message that says when it was sent. @param {number | null} sent */
+  receive(sent) {
+    this.#heard = performance.now();
+    this.#heardAt = Date.now() / 1000;
+    if (sent === null) return;
+    // A message can only be late, so the smallest difference is the truest. Only of the latest ones: the clock of
+    // either side can be set anew.
+    this.#offsets.push(this.#heardAt - sent);
+    if (this.#offsets.length > CLOCK_SAMPLES) this.#offsets.shift();
   }
 
-  /** @param {any} manager */
-  async attach(manager) {
-    try {
-      const view = /** @type {View} */ (await manager.create_view(this.model));
-      if (this.gone) {
-        view.remove();
-        return;
-      }
-      this.view = view;
-      // Our own element carries the role and the values; this one is for the eye.
-      view.el.setAttribute("aria-hidden", "true");
-      this.bar.prepend(view.el);
-      view.trigger("displayed");
-    } catch (error) {
-      console.warn("trt_widget: a bar could not be shown", error);
+  /** Seconds since the kernel was last heard of. */
+  get quiet() {
+    return (performance.now() - this.#heard) / 1000;
+  }
+
+  /** The kernel's time; it stands still when nothing more is heard. */
+  get now() {
+    const offset = this.#offsets.length > 0 ? Math.min(...this.#offsets) : 0;
+    const latest = this.#heardAt + LOST_S;
+    return this.#stopped ?? Math.min(Date.now() / 1000, latest) - offset;
+  }
+
+  /** @param {boolean} live whether there is a kernel */
+  setLive(live) {
+    if (live === (this.#stopped === null)) return;
+    this.#stopped = live ? null : this.now;
+  }
+}
+
+/** One card's connection to the kernel; its views come and go. */
+class Session {
+  clock = new Clock();
+  /** @type {Request | null} */
+  request = null;
+  /** False once it is known that no kernel is behind the card. */
+  live = true;
+  /** The views' way to be drawn again. @type {Set<() => void>} */
+  listeners = new Set();
+  /** @type {AnyModel<CardState>} */
+  #model;
+  /** @type {WidgetModel | null} */
+  #channel = null;
+  #onLive = () => this.#checkLive();
+
+  /** @param {AnyModel<CardState>} model @param {AbortSignal} signal */
+  constructor(model, signal) {
+    this.#model = model;
+    // The first state may come from a saved notebook, or be as old as the last heartbeat: later ones correct it.
+    this.clock.receive(number(this.header.now));
+    model.on("change:header", () => this.#onHeader());
+    model.on("change:cancel_channel", () => void this.#connect());
+    signal.addEventListener("abort", () => this.#channel?.off("comm_live_update", this.#onLive));
+    void this.#connect();
+  }
+
+  get header() {
+    return this.#model.get("header") ?? {};
+  }
+
+  get status() {
+    const { status } = this.header;
+    return status && status in STATUS ? status : "pending";
+  }
+
+  get final() {
+    return this.status in ROW_OUTCOME;
+  }
+
+  /** How long the card has been without news that it should have had, or null. @returns {number | null} */
+  get lost() {
+    if (this.final) return null;
+    const { quiet } = this.clock;
+    if (!this.live) return quiet;
+    return this.status !== "pending" && quiet > LOST_S ? quiet : null;
+  }
+
+  /** Whether a click waits for an answer that should have been there. */
+  get busy() {
+    const { request } = this;
+    if (request?.kind !== "cancel") return false;
+    return !request.sent || performance.now() - request.at > BUSY_MS;
+  }
+
+  /** Send what was clicked. @param {Request["kind"]} kind */
+  ask(kind) {
+    const blocker = this.header.blocked_by ?? null;
+    this.request = { kind, at: performance.now(), blocker, sent: this.#channel !== null && this.live };
+    this.#channel?.send({ kind });
+    this.changed();
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
+  }
+
+  #onHeader() {
+    const { request } = this;
+    if (request) {
+      const answered =
+        request.kind === "cancel"
+          ? this.status !== "pending" && this.status !== "running"
+          : (this.header.blocked_by ?? null) !== request.blocker;
+      if (answered) this.request = null;
     }
+    this.clock.receive(number(this.header.now));
+    this.changed();
+  }
+
+  async #connect() {
+    const reference = this.#model.get("cancel_channel");
+    /** @type {WidgetModel | null} */
+    let channel = null;
+    try {
+      channel = reference ? await manager(this.#model).get_model(modelId(reference)) : null;
+    } catch {
+      // Without it a click is answered by what else can be done.
+    }
+    if (reference !== this.#model.get("cancel_channel")) return;
+    this.#channel?.off("comm_live_update", this.#onLive);
+    this.#channel = channel;
+    channel?.on("comm_live_update", this.#onLive);
+    this.#checkLive();
+  }
+
+  #checkLive() {
+    this.live = this.#channel?.comm_live !== false;
+    this.clock.setLive(this.live);
+    this.changed();
+  }
+}
+
+/** @param {AnyModel<CardState>} model @returns {Manager} */
+function manager(model) {
+  return /** @type {Manager} */ (/** @type {unknown} */ (model.widget_manager));
+}
+
+// ------------------------------------------------------------------------------------------------------------- rows
+
+/** One row: a bar's model and what is drawn of it. */
+class Row {
+  el = make("li", "trt-row");
+  toggle = make("button", "trt-toggle");
+  /** The progressbar; ipywidgets' own bar is drawn in it. */
+  bar = make("div", "trt-bar");
+  /** @type {WidgetModel} */
+  model;
+  gone = false;
+  /** @type {WidgetView | null} */
+  #view = null;
+  #icon = decoration("trt-icon");
+  #label = foreign("trt-label");
+  #count = make("span", "trt-count");
+  #folded = make("span", "trt-folded");
+  #steps = decoration("trt-steps");
+  #time = make("span", "trt-time");
+  #onChange;
+
+  /** @param {WidgetModel} model @param {() => void} onChange @param {(row: Row) => void} onToggle */
+  constructor(model, onChange, onToggle) {
+    this.model = model;
+    this.#onChange = onChange;
+    this.toggle.type = "button";
+    this.toggle.addEventListener("click", () => onToggle(this));
+    this.#label.id = `trt-label-${++serial}`;
+    this.bar.setAttribute("role", "progressbar");
+    this.bar.setAttribute("aria-labelledby", this.#label.id);
+    this.bar.setAttribute("aria-valuemin", "0");
+    const what = make("div", "trt-what");
+    what.append(this.toggle, this.#icon, this.#label, this.#count, this.#folded);
+    this.el.append(what, this.bar, this.#steps, this.#time);
+    model.on("change:info", onChange);
   }
 
   /** @returns {Info} */
-  info() {
-    const info = this.model.get("info") || {};
-    return {
-      label: "", path: "", depth: 0, count: 1, status: "running", step: 0, total: 0,
-      elapsed: 0, since: null, touched: 0, folded: 0, ...info,
-    };
+  get info() {
+    return this.model.get("info") ?? {};
   }
 
-  /**
-   * Draw what only changes with the data.
-   * @param {Header} header
-   * @param {boolean} parent Whether rows below belong to it.
-   * @param {boolean} collapsed
-   */
-  draw(header, parent, collapsed) {
-    const info = this.info();
-    const outcome = FINAL.includes(header.status || "") ? header.status || "" : "";
-    const done = info.status === "done";
-    this.el.style.setProperty("--depth", String(Math.min(info.depth, 12)));
-    attribute(this.el, "data-status", info.status);
-    attribute(this.el, "data-path", info.path);
-    attribute(this.el, "data-depth", String(info.depth));
-    say(this.label, info.label || "(without a name)");
-    attribute(this.label, "title", info.path);
-    const times = info.count > 1 ? `×${info.count.toLocaleString("en")}` : "";
-    const folded = info.folded > 0 ? `+${counted(info.folded, "phase")}` : "";
-    say(this.count, [times, folded].filter(Boolean).join(" "));
-    attribute(this.toggle, "aria-expanded", String(!collapsed));
-    attribute(this.toggle, "aria-label", `${collapsed ? "Show" : "Hide"} the phases below ${info.label}`);
-    this.toggle.style.visibility = parent ? "visible" : "hidden";
-    const known = info.total > 0;
-    const steps = known ? `${info.step.toLocaleString("en")}/${info.total.toLocaleString("en")}` : "";
-    let words = steps;
-    if (done) words = `${ICONS.done} done`;
-    else if (info.status !== "running") words = `${ICONS[info.status] || ""} ${info.status}`;
-    say(this.steps, words);
-    attribute(this.steps, "title", steps ? `${steps} steps` : null);
-    attribute(this.bar, "aria-label", info.path);
-    attribute(this.bar, "aria-valuemax", String(known ? info.total : 1));
-    const running = info.status === "running" && !outcome;
-    const value = done ? (known ? info.total : 1) : Math.min(info.step, info.total);
-    attribute(this.bar, "aria-valuenow", running && !known ? null : String(Math.max(0, value)));
-    const spoken = running ? (known ? `${info.step} of ${info.total} steps` : "running") : info.status;
-    attribute(this.bar, "aria-valuetext", `${spoken}${info.count > 1 ? `, ${info.count} times` : ""}`);
+  get depth() {
+    return Math.max(0, number(this.info.depth) ?? 0);
   }
 
-  /**
-   * Draw what changes with time.
-   * @param {number} now The kernel's clock.
-   */
-  tick(now) {
-    const info = this.info();
-    const open = info.since !== null && info.status === "running";
-    const total = info.elapsed + (open ? Math.max(0, now - Number(info.since)) : 0);
-    say(this.time, open ? duration(total) : short(total));
-    const silent = open && (info.total < 1 || now - info.touched > SILENT_S);
-    attribute(this.el, "data-silent", silent ? "true" : null);
+  get path() {
+    return this.info.path ?? this.info.label ?? "";
   }
 
-  remove() {
+  /** The status to show: what was open when the build ended has ended with it. @param {Status} outcome @returns {RowStatus} */
+  status(outcome) {
+    const { status } = this.info;
+    if (!status || !(status in ROW_ICON)) return ROW_OUTCOME[outcome] ?? "running";
+    return status === "running" ? (ROW_OUTCOME[outcome] ?? status) : status;
+  }
+
+  /** Put the bar's own view in. @param {Manager} widgets */
+  async mount(widgets) {
+    const view = await widgets.create_view(this.model);
+    if (this.gone) {
+      view.remove();
+      return;
+    }
+    this.#view = view;
+    view.el.setAttribute("aria-hidden", "true");
+    this.bar.append(view.el);
+    // A DOMWidgetView applies its layout and style once it is displayed. Lumino would say so from Widget.attach, but
+    // a widget attached that way throws when it is disposed of after its cell has left the page.
+    view.trigger("displayed");
+  }
+
+  dispose() {
     this.gone = true;
-    this.model.off(null, null, this);
-    if (this.view) this.view.remove();
+    this.model.off("change:info", this.#onChange);
+    this.#view?.remove();
     this.el.remove();
+  }
+
+  /**
+   * @param {object} state
+   * @param {RowStatus} state.status
+   * @param {boolean} state.silent
+   * @param {boolean} state.parent whether rows below belong to it
+   * @param {boolean} state.collapsed
+   * @param {boolean} state.hidden
+   * @param {number} state.folded paths that it stands for
+   * @param {number} state.now the kernel's time, at most that of the build's end
+   */
+  draw({ status, silent, parent, collapsed, hidden, folded, now }) {
+    const { info } = this;
+    const label = info.label ?? "";
+    const running = status === "running";
+    setShown(this.el, !hidden && label !== "");
+    setAttribute(this.el, "data-path", this.path);
+    setAttribute(this.el, "data-status", status);
+    setAttribute(this.el, "aria-level", String(this.depth + 1));
+    const depth = String(this.depth);
+    if (this.el.style.getPropertyValue("--trt-depth") !== depth) this.el.style.setProperty("--trt-depth", depth);
+
+    setAttribute(this.toggle, "data-leaf", parent ? null : "");
+    this.toggle.disabled = !parent;
+    setAttribute(this.toggle, "aria-hidden", parent ? null : "true");
+    setAttribute(this.toggle, "aria-expanded", parent ? String(!collapsed) : null);
+    setAttribute(this.toggle, "aria-label", parent ? `Phases in ${label}` : null);
+
+    setText(this.#icon, ROW_ICON[status]);
+    setText(this.#label, label);
+    setAttribute(this.#label, "title", this.path);
+    const count = number(info.count) ?? 1;
+    setText(this.#count, count > 1 ? `×${whole.format(count)}` : "");
+    setAttribute(this.#count, "title", count > 1 ? `ran ${plural(count, "time")}` : null);
+    setText(this.#folded, folded > 0 ? `+${plural(folded, "phase")}` : "");
+    setAttribute(this.#folded, "title", folded > 0 ? `stands for ${plural(folded, "more phase")} below it` : null);
+
+    const total = number(info.total) ?? 0;
+    const step = Math.max(0, number(info.step) ?? 0);
+    const known = total >= 1;
+    const progress = known ? `${steps(step)}/${steps(total)}` : step > 0 ? steps(step) : "";
+    setText(this.#steps, running ? progress : status);
+    setAttribute(this.#steps, "title", known && status !== "done" ? `step ${whole.format(step)} of ${whole.format(total)}` : null);
+
+    const indeterminate = running && (!known || silent);
+    setAttribute(this.bar, "data-indeterminate", indeterminate ? "" : null);
+    setAttribute(this.bar, "data-unknown", known || status === "done" ? null : "");
+    setAttribute(this.bar, "aria-valuemax", String(known ? total : 1));
+    // Without a value a progressbar is indeterminate to a screen reader, too.
+    const value = status === "done" ? (known ? total : 1) : known ? Math.min(step, total) : null;
+    setAttribute(this.bar, "aria-valuenow", value === null ? null : String(value));
+    const at = known ? `step ${whole.format(step)} of ${whole.format(total)}` : "";
+    setAttribute(this.bar, "aria-valuetext", status === "done" ? "done" : at ? `${status}, ${at}` : status);
+
+    const since = number(info.since);
+    const seconds = (number(info.elapsed) ?? 0) + (since === null ? 0 : Math.max(0, now - since));
+    setText(this.#time, running ? growing(seconds) : duration(seconds));
   }
 }
 
-/** The whole card. */
+// --------------------------------------------------------------------------------------------------------- messages
+
+/** TensorRT's warnings and errors, folded; filled only when somebody looks. */
+class Log {
+  el = make("details", "trt-log");
+  #summary = make("summary");
+  #list = make("ul", "trt-log-list");
+  /** @type {Message[]} */
+  #messages = [];
+  /** What is drawn. @type {string[]} */
+  #drawn = [];
+  #started = 0;
+
+  constructor() {
+    this.el.hidden = true;
+    // Scrolls, so the keyboard must be able to reach it.
+    this.#list.tabIndex = 0;
+    this.#list.setAttribute("aria-label", "Messages");
+    this.el.append(this.#summary, this.#list);
+    this.el.addEventListener("toggle", () => this.#fill());
+  }
+
+  /** @param {Message[]} messages @param {Header} header */
+  draw(messages, header) {
+    const errors = number(header.errors) ?? messages.filter((m) => m.severity !== "warning").length;
+    const warnings = number(header.warnings) ?? messages.length - errors;
+    const parts = [];
+    if (warnings > 0) parts.push(plural(warnings, "warning"));
+    if (errors > 0) parts.push(plural(errors, "error"));
+    setShown(this.el, parts.length > 0);
+    setAttribute(this.el, "data-errors", errors > 0 ? "" : null);
+    const latest = messages.length < warnings + errors ? ` (the latest ${messages.length} are kept here)` : "";
+    setText(this.#summary, `${parts.join(", ")} from TensorRT${latest}`);
+    this.#started = number(header.started) ?? 0;
+    if (messages !== this.#messages) {
+      this.#messages = messages;
+      this.#fill();
+    }
+  }
+
+  #fill() {
+    if (!this.el.open) return;
+    const keys = this.#messages.map((m) => JSON.stringify([m.time, m.severity, m.message]));
+    // The list is a window that moves on: drop what has left it, keep what stays (someone may be reading), append.
+    const first = this.#drawn.indexOf(keys[0] ?? "");
+    const kept = first < 0 ? [] : this.#drawn.slice(first);
+    const moved = first >= 0 && kept.length <= keys.length && kept.every((key, i) => key === keys[i]);
+    const left = moved ? first : this.#drawn.length;
+    for (let i = 0; i < left; i++) this.#list.firstChild?.remove();
+    this.#list.append(...this.#messages.slice(moved ? kept.length : 0).map((message) => this.#entry(message)));
+    this.#drawn = keys;
+  }
+
+  /** @param {Message} message */
+  #entry(message) {
+    const severity = (message.severity ?? "message").replaceAll("_", " ");
+    const item = make("li", "trt-log-item");
+    item.dataset["severity"] = severity;
+    const tag = make("span", "trt-log-severity");
+    tag.textContent = severity;
+    const text = make("span", "trt-log-text");
+    text.dir = "auto";
+    text.textContent = message.message ?? "";
+    item.append(tag, text);
+    const time = number(message.time);
+    if (time !== null) {
+      // Since the start of the build, whether it comes as that or as the kernel's time.
+      const seconds = time > 1e9 ? time - this.#started : time;
+      const at = make("span", "trt-log-time");
+      if (seconds < 1e9) at.textContent = `+${duration(seconds)}`;
+      item.append(at);
+    }
+    return item;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------- card
+
+/** A sentence with names in it: strings are ours, objects hold foreign text. @typedef {(string | {name: string})[]} Sentence */
+
+/** One view of a card. */
 class Card {
-  /**
-   * @param {Model} model
-   * @param {HTMLElement} el
-   */
-  constructor(model, el) {
-    this.model = model;
-    /** @type {Map<string, Row>} */
-    this.rows = new Map();
-    /** @type {Row[]} */
-    this.order = [];
-    /** @type {Set<string>} */
-    this.collapsed = new Set();
-    /** @type {Model | null} */
-    this.channel = null;
-    this.gone = false;
-    this.lost = false;
-    this.offset = Infinity;
-    this.heard = performance.now();
-    this.asked = 0;
-    this.spoken = "";
-    /** @type {Message[] | null} */
-    this.drawn = null;
-    this.turn = 0;
-    this.frame = 0;
-    this.timer = 0;
+  #root = make("section", "trt-build");
+  #icon = decoration("trt-status-icon");
+  #word = make("span", "trt-status");
+  #name = foreign("trt-name");
+  #elapsed = make("span", "trt-elapsed");
+  #cancel = make("button", "trt-cancel");
+  #meta = make("div", "trt-meta");
+  #note = make("div", "trt-note");
+  #noteText = make("span", "trt-note-text");
+  #cancelBlocker = make("button", "trt-cancel-blocker");
+  #explanation = make("div", "trt-explanation");
+  #list = make("ul", "trt-rows");
+  #more = make("div", "trt-more");
+  #replaced = make("div", "trt-replaced");
+  #log = new Log();
+  #live = make("div", "trt-live");
 
-    this.icon = make("span", "trt-icon", { "aria-hidden": "true" });
-    this.name = make("span", "trt-name", { dir: "auto" });
-    this.status = make("span", "trt-status");
-    this.elapsed = make("span", "trt-elapsed");
-    this.cancel = make("button", "trt-cancel", { type: "button" }, "Cancel");
-    this.facts = make("div", "trt-facts");
-    this.note = make("div", "trt-note");
-    this.blocker = make("button", "trt-blocker", { type: "button" });
-    this.list = make("div", "trt-rows");
-    this.more = make("div", "trt-more");
-    this.explanation = make("div", "trt-explanation", { dir: "auto", tabindex: "0" });
-    this.summary = make("summary", "trt-log-summary");
-    this.entries = make("div", "trt-log-entries", { tabindex: "0", role: "log", "aria-live": "off" });
-    this.log = make("details", "trt-log", {}, this.summary, this.entries);
-    this.live = make("div", "trt-live", { role: "status", "aria-live": "polite" });
-    this.el = make(
-      "section", "trt-build", {},
-      make("div", "trt-head", {},
-        this.icon, this.name, make("span", "trt-state", {}, this.status, this.elapsed), this.cancel),
-      this.facts,
-      make("div", "trt-notes", {}, this.note, this.blocker),
-      this.explanation, this.list, this.more, this.log, this.live,
-    );
-    el.append(this.el);
+  #model;
+  #session;
+  #widgets;
+  /** By model id. @type {Map<string, Row>} */
+  #rows = new Map();
+  /** Model ids in the order of the rows. @type {string[]} */
+  #order = [];
+  /** @type {Set<string>} */
+  #loading = new Set();
+  /** Attempts to load a row that is not there. @type {Map<string, number>} */
+  #missing = new Map();
+  /** Paths whose rows are collapsed here. @type {Set<string>} */
+  #collapsed = new Set();
+  #noteDrawn = "";
+  #said = "";
+  #activity = { label: "", at: 0 };
+  #frame = 0;
+  #timer = 0;
+  #visible = true;
+  #disposed = false;
+  /** @type {IntersectionObserver | null} */
+  #observer = null;
+  #schedule = () => {
+    this.#frame ||= requestAnimationFrame(() => this.#draw());
+  };
+  #onRows = () => this.#syncRows();
+  #onSession = () => {
+    if (this.#missing.size > 0) this.#syncRows();
+    this.#schedule();
+  };
+  #onVisibility = () => this.#schedule();
 
-    this.cancel.addEventListener("click", () => this.ask());
-    this.blocker.addEventListener("click", () => {
-      this.send({ kind: "cancel_blocker" });
-      this.blocker.setAttribute("aria-disabled", "true");
-    });
-    this.redraw = () => this.later();
-    this.onHeader = () => {
-      this.hear();
-      this.later();
-    };
-    this.onRows = () => void this.arrange();
-    model.on("change:header", this.onHeader);
-    model.on("change:messages", this.redraw);
-    model.on("change:rows", this.onRows);
-    this.onVisible = () => this.later();
-    document.addEventListener("visibilitychange", this.onVisible);
-    this.hear();
-    this.draw();
-    void this.open();
-    void this.arrange();
-  }
-
-  /** @returns {Header} */
-  header() {
-    return this.model.get("header") || {};
-  }
-
-  /** Take the kernel's clock from a message. */
-  hear() {
-    const now = this.header().now;
-    this.heard = performance.now();
-    this.lost = false;
-    if (typeof now === "number") this.offset = Math.min(this.offset, Date.now() / 1000 - now);
-  }
-
-  /** @returns {number} The kernel's clock, as well as it is known. */
-  now() {
-    const frozen = this.lost ? (performance.now() - this.heard) / 1000 : 0;
-    return Date.now() / 1000 - (Number.isFinite(this.offset) ? this.offset : 0) - frozen;
-  }
-
-  /** Find the comm that the kernel only receives on. */
-  async open() {
-    const reference = String(this.model.get("cancel_channel") || "");
-    try {
-      const id = reference.replace(/^IPY_MODEL_/, "");
-      const channel = /** @type {Model} */ (await this.model.widget_manager.get_model(id));
-      if (this.gone) return;
-      this.channel = channel;
-      channel.on("comm_live_update", this.redraw, this);
-    } catch (error) {
-      console.warn("trt_widget: no way to cancel from here", error);
-    }
-    this.later();
-  }
-
-  /** @param {unknown} content */
-  send(content) {
-    if (this.channel) this.channel.send(content, {});
-  }
-
-  /** Cancel was pressed: answer at once, then tell the kernel. */
-  ask() {
-    const header = this.header();
-    if (!header.can_cancel || this.asked || this.dead()) return;
-    this.asked = performance.now();
-    this.send({ kind: "cancel" });
-    this.draw();
-  }
-
-  /** @returns {boolean} Whether nobody is at the other end any more. */
-  dead() {
-    return this.channel !== null && this.channel.comm_live === false;
-  }
-
-  /** Bring the rows into the kernel's order, keeping those that stay. */
-  async arrange() {
-    const turn = (this.turn += 1);
-    const manager = this.model.widget_manager;
-    /** @type {string[]} */
-    const references = this.model.get("rows") || [];
-    const ids = references.map((reference) => String(reference).replace(/^IPY_MODEL_/, ""));
-    const models = await Promise.all(
-      ids.map((id) =>
-        this.rows.has(id) ? null : Promise.resolve(manager.get_model(id)).catch(() => undefined)),
-    );
-    if (this.gone || turn !== this.turn) return;
-    const wanted = new Set(ids);
-    for (const [id, row] of this.rows) {
-      if (!wanted.has(id)) {
-        row.remove();
-        this.rows.delete(id);
-      }
-    }
-    ids.forEach((id, index) => {
-      const model = models[index];
-      if (model && !this.rows.has(id)) {
-        this.rows.set(id, new Row(model, manager, this.redraw, (path) => this.fold(path)));
-      }
-    });
-    this.order = ids.flatMap((id) => this.rows.get(id) || []);
-    this.order.forEach((row, index) => {
-      if (this.list.children[index] !== row.el) {
-        this.list.insertBefore(row.el, this.list.children[index] || null);
-      }
-    });
-    this.draw();
-  }
-
-  /** @param {string} path */
-  fold(path) {
-    if (!this.collapsed.delete(path)) this.collapsed.add(path);
-    this.draw();
-  }
-
-  /** Draw soon: what comes in one message is drawn once. */
-  later() {
-    if (!this.frame && !this.gone) {
-      this.frame = requestAnimationFrame(() => {
-        this.frame = 0;
-        this.draw();
+  /** @param {AnyModel<CardState>} model @param {Session} session @param {HTMLElement} host */
+  constructor(model, session, host) {
+    this.#model = model;
+    this.#session = session;
+    this.#widgets = manager(model);
+    this.#build();
+    host.append(this.#root);
+    session.listeners.add(this.#onSession);
+    model.on("change:rows", this.#onRows);
+    model.on("change:messages", this.#schedule);
+    document.addEventListener("visibilitychange", this.#onVisibility);
+    if (typeof IntersectionObserver !== "undefined") {
+      this.#observer = new IntersectionObserver((entries) => {
+        this.#visible = entries.at(-1)?.isIntersecting ?? true;
+        this.#schedule();
       });
+      this.#observer.observe(this.#root);
+    }
+    this.#syncRows();
+    this.#draw();
+  }
+
+  dispose() {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    cancelAnimationFrame(this.#frame);
+    clearInterval(this.#timer);
+    this.#observer?.disconnect();
+    document.removeEventListener("visibilitychange", this.#onVisibility);
+    this.#session.listeners.delete(this.#onSession);
+    this.#model.off("change:rows", this.#onRows);
+    this.#model.off("change:messages", this.#schedule);
+    for (const row of this.#rows.values()) row.dispose();
+    this.#rows.clear();
+    this.#root.remove();
+  }
+
+  #build() {
+    const root = this.#root;
+    root.setAttribute("role", "group");
+    // Where the focus goes when the button that has it leaves.
+    root.tabIndex = -1;
+    const pill = make("span", "trt-pill");
+    pill.append(this.#icon, this.#word);
+    this.#cancel.type = "button";
+    this.#cancel.addEventListener("click", () => this.#onCancel());
+    this.#cancelBlocker.type = "button";
+    this.#cancelBlocker.addEventListener("click", () => this.#onCancelBlocker());
+    const head = make("div", "trt-head");
+    head.append(pill, this.#name, this.#elapsed, this.#cancel);
+    this.#note.append(this.#noteText, this.#cancelBlocker);
+    this.#explanation.tabIndex = 0;
+    this.#explanation.setAttribute("aria-label", "Explanation");
+    this.#explanation.setAttribute("role", "group");
+    this.#explanation.dir = "auto";
+    // Safari takes the role away with the bullets.
+    this.#list.setAttribute("role", "list");
+    this.#list.setAttribute("aria-label", "Phases");
+    setText(this.#replaced, "The cell was run again: this view goes when its build has ended.");
+    this.#live.setAttribute("role", "status");
+    this.#live.setAttribute("aria-live", "polite");
+    for (const part of [this.#explanation, this.#list, this.#more, this.#replaced, this.#cancelBlocker]) part.hidden = true;
+    const { el: log } = this.#log;
+    root.append(head, this.#meta, this.#note, this.#explanation, this.#list, this.#more, log, this.#replaced, this.#live);
+  }
+
+  // ------------------------------------------------------------------------------------------- what a person does
+
+  get #canCancel() {
+    const { status, header } = this.#session;
+    return (status === "pending" || status === "running") && header.can_cancel !== false;
+  }
+
+  #onCancel() {
+    if (this.#canCancel && this.#session.request?.kind !== "cancel") this.#session.ask("cancel");
+    this.#draw();
+  }
+
+  #onCancelBlocker() {
+    const { session } = { session: this.#session };
+    if (session.header.blocked_by && session.request === null) session.ask("cancel_blocker");
+    this.#draw();
+  }
+
+  /** @param {Row} row */
+  #onToggle(row) {
+    if (!this.#collapsed.delete(row.path)) this.#collapsed.add(row.path);
+    this.#draw();
+  }
+
+  // -------------------------------------------------------------------------------------------------- rows of bars
+
+  /** Bring the rows in line with the trait; rows that stay keep their elements. */
+  #syncRows() {
+    if (this.#disposed) return;
+    this.#order = (this.#model.get("rows") ?? []).map(modelId);
+    const wanted = new Set(this.#order);
+    for (const [id, row] of this.#rows) {
+      if (wanted.has(id)) continue;
+      row.dispose();
+      this.#rows.delete(id);
+    }
+    for (const id of this.#missing.keys()) if (!wanted.has(id)) this.#missing.delete(id);
+    for (const id of wanted) if (!this.#rows.has(id) && !this.#loading.has(id)) void this.#load(id);
+    this.#place();
+    this.#schedule();
+  }
+
+  /** @param {string} id */
+  async #load(id) {
+    const attempts = this.#missing.get(id) ?? 0;
+    if (attempts >= LOAD_ATTEMPTS) return;
+    this.#loading.add(id);
+    /** @type {WidgetModel} */
+    let model;
+    try {
+      model = await this.#widgets.get_model(id);
+    } catch {
+      // The card does without this row; the next sign of life tries again.
+      if (this.#order.includes(id)) this.#missing.set(id, attempts + 1);
+      return;
+    } finally {
+      this.#loading.delete(id);
+    }
+    if (this.#disposed || this.#rows.has(id) || !this.#order.includes(id)) return;
+    this.#missing.delete(id);
+    const row = new Row(model, this.#schedule, (clicked) => this.#onToggle(clicked));
+    this.#rows.set(id, row);
+    this.#place();
+    this.#schedule();
+    await row.mount(this.#widgets);
+  }
+
+  #place() {
+    const focused = document.activeElement;
+    let next = this.#list.firstElementChild;
+    for (const id of this.#order) {
+      const element = this.#rows.get(id)?.el;
+      if (!element) continue;
+      if (element === next) next = next.nextElementSibling;
+      else this.#list.insertBefore(element, next);
+    }
+    // An element that moves loses the focus.
+    if (focused instanceof HTMLElement && focused !== document.activeElement && this.#list.contains(focused)) focused.focus();
+  }
+
+  // ------------------------------------------------------------------------------------------------------ drawing
+
+  #draw() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    if (this.#disposed) return;
+    const { header, status, final, clock, lost } = this.#session;
+    const ended = number(header.ended);
+    const now = final && ended !== null ? ended : clock.now;
+    const started = number(header.started);
+    const name = header.name ?? "";
+    const { request } = this.#session;
+    // The click is answered here and now; the kernel confirms it later.
+    const shown = request?.kind === "cancel" && request.sent && !final ? "cancelling" : status;
+
+    const [icon, word] = STATUS[shown];
+    setAttribute(this.#root, "data-status", status);
+    setAttribute(this.#root, "data-shown", shown);
+    setAttribute(this.#root, "data-lost", lost === null ? null : "");
+    setAttribute(this.#root, "aria-label", `TensorRT build of ${name || "a network"}`);
+    setText(this.#icon, lost === null ? icon : "?");
+    setText(this.#word, lost === null ? word : "No contact");
+    setText(this.#name, name);
+    setAttribute(this.#name, "title", name);
+    const seconds = started === null ? null : now - started;
+    setText(this.#elapsed, seconds === null ? "" : final ? duration(seconds) : growing(seconds));
+    setText(this.#meta, [header.backend, header.device].filter(Boolean).join(" · "));
+
+    this.#drawCancel();
+    const running = this.#drawRows(now, status);
+    const note = this.#sentence(now, running);
+    this.#drawNote(note.kind, note.sentence);
+    this.#drawExplanation();
+    const more = number(header.more_paths) ?? 0;
+    setShown(this.#more, more > 0);
+    setText(this.#more, more > 0 ? `+${plural(more, "more phase")}` : "");
+    setShown(this.#replaced, header.replaced === true);
+    this.#log.draw(this.#model.get("messages") ?? [], header);
+    this.#announce(shown, lost, note.sentence);
+
+    const ticking = (!final || this.#session.request !== null) && this.#visible && !document.hidden;
+    if (ticking && this.#timer === 0) this.#timer = setInterval(() => this.#draw(), TICK_MS);
+    else if (!ticking && this.#timer !== 0) {
+      clearInterval(this.#timer);
+      this.#timer = 0;
     }
   }
 
-  draw() {
-    if (this.gone) return;
-    const header = this.header();
-    const status = header.status || "pending";
-    const final = FINAL.includes(status);
-    const asked = this.asked > 0 && !final;
-    const shown = asked ? "cancelling" : status;
-    attribute(this.el, "data-status", shown);
-    attribute(this.el, "aria-label", `TensorRT build of ${header.name || "a model"}`);
-    say(this.icon, ICONS[shown] || "");
-    say(this.name, header.name || "");
-    attribute(this.name, "title", header.name || "");
-    const waits = status === "pending" && header.blocked_by;
-    say(this.status, waits ? "Waiting" : WORDS[shown] || shown);
+  #drawCancel() {
+    const { status, header, live, request } = this.#session;
+    const asked = status === "cancelling" || (request?.kind === "cancel" && request.sent);
+    const shown = live && (asked || this.#canCancel) && !this.#session.final;
+    if (!shown && document.activeElement === this.#cancel) this.#root.focus({ preventScroll: true });
+    setShown(this.#cancel, shown);
+    setText(this.#cancel, asked ? "Cancelling…" : "Cancel");
+    // Not `disabled`: that would take the focus away.
+    setAttribute(this.#cancel, "aria-disabled", String(asked));
 
-    const can = Boolean(header.can_cancel) && !asked && !this.dead();
-    attribute(this.cancel, "aria-disabled", String(!can));
-    say(this.cancel, final ? "" : shown === "cancelling" ? "Cancelling…" : "Cancel");
-    attribute(this.cancel, "aria-label", shown === "cancelling" ? "Cancelling" : `Cancel the build of ${header.name || "the model"}`);
+    const blocker = status === "pending" ? header.blocked_by : null;
+    const askedBlocker = request?.kind === "cancel_blocker";
+    if (!blocker && document.activeElement === this.#cancelBlocker) this.#root.focus({ preventScroll: true });
+    setShown(this.#cancelBlocker, Boolean(blocker) && live);
+    if (blocker) {
+      this.#fill(this.#cancelBlocker, askedBlocker ? ["Cancelling ", { name: blocker }, "…"] : ["Cancel ", { name: blocker }]);
+      setAttribute(this.#cancelBlocker, "title", `Cancel ${blocker}`);
+      setAttribute(this.#cancelBlocker, "aria-disabled", String(askedBlocker));
+    }
+  }
 
-    const facts = [header.backend, header.device];
-    if (header.engine_bytes) facts.push(`engine ${size(header.engine_bytes)}`);
-    if (header.spans_dropped) facts.push(`${header.spans_dropped.toLocaleString("en")} phases counted only`);
-    say(this.facts, facts.filter(Boolean).join(" · "));
-    say(this.blocker, waits ? `Cancel ${header.blocked_by}` : "");
-    if (!waits) this.blocker.removeAttribute("aria-disabled");
-    say(this.explanation, header.explanation || "");
-    say(this.more, header.more_paths ? `+${counted(header.more_paths, "phase")} without a row` : "");
-    this.drawMessages(header);
+  /** Draw the rows; return the innermost one that runs. @param {number} now @param {Status} status @returns {Row | null} */
+  #drawRows(now, status) {
+    const rows = this.#order.flatMap((id) => this.#rows.get(id) ?? []);
+    setShown(this.#list, rows.length > 0);
+    const statuses = rows.map((row) => row.status(status));
+    const lastCallback = number(this.#session.header.last_callback) ?? -Infinity;
 
-    let hiddenBelow = Infinity;
-    this.order.forEach((row, index) => {
-      const { depth, path } = row.info();
-      if (depth <= hiddenBelow) hiddenBelow = Infinity;
-      row.el.hidden = depth > hiddenBelow;
-      const next = this.order[index + 1];
-      const parent = next !== undefined && next.info().depth > depth;
-      const collapsed = parent && this.collapsed.has(path);
-      if (collapsed && hiddenBelow === Infinity) hiddenBelow = depth;
-      row.draw(header, parent, collapsed);
+    // A parent is as fresh as its freshest open child, so from the last row up.
+    /** @type {number[]} */
+    const touched = [];
+    /** The freshest of the open rows below, by depth. @type {number[]} */
+    const below = [];
+    for (let i = rows.length - 1; i >= 0; i--) {
+      const row = /** @type {Row} */ (rows[i]);
+      const open = statuses[i] === "running";
+      let freshest = number(row.info.touched) ?? -Infinity;
+      for (let depth = row.depth + 1; depth < below.length; depth++) freshest = Math.max(freshest, below[depth] ?? -Infinity);
+      // What runs below a folded row has no row of its own; the header knows of its callbacks.
+      if (open && (row.info.folded ?? 0) > 0) freshest = Math.max(freshest, lastCallback);
+      touched[i] = freshest;
+      below.length = Math.min(below.length, row.depth + 1);
+      if (open) below[row.depth] = Math.max(below[row.depth] ?? -Infinity, freshest);
+    }
+
+    /** @type {Row | null} */
+    let innermost = null;
+    /** Rows above the present one: [depth, path is collapsed]. @type {[number, boolean][]} */
+    const above = [];
+    rows.forEach((row, i) => {
+      const { depth } = row;
+      while (above.length > 0 && (above.at(-1)?.[0] ?? 0) >= depth) above.pop();
+      const hidden = above.some(([, collapsed]) => collapsed);
+      const parent = (rows[i + 1]?.depth ?? 0) > depth;
+      const collapsed = parent && this.#collapsed.has(row.path);
+      let folded = number(row.info.folded) ?? 0;
+      if (collapsed) {
+        for (let j = i + 1; j < rows.length && /** @type {Row} */ (rows[j]).depth > depth; j++) {
+          folded += 1 + (number(rows[j]?.info.folded) ?? 0);
+        }
+      }
+      above.push([depth, collapsed]);
+      const own = /** @type {RowStatus} */ (statuses[i]);
+      if (own === "running" && (innermost === null || depth >= innermost.depth)) innermost = row;
+      const silent = own === "running" && now - /** @type {number} */ (touched[i]) > SILENT_S;
+      row.draw({ status: own, silent, parent, collapsed, hidden, folded, now });
     });
-
-    if (shown !== this.spoken) {
-      // Only a change of state is announced; the first drawing is no change.
-      if (this.spoken) this.live.textContent = `Build of ${header.name || "the model"}: ${WORDS[shown] || shown}`;
-      this.spoken = shown;
-    }
-    this.tick();
+    return innermost;
   }
 
-  /** @param {Header} header */
-  drawMessages(header) {
-    /** @type {Message[]} */
-    const messages = this.model.get("messages") || [];
-    this.log.hidden = messages.length === 0;
-    const parts = [];
-    if (header.errors) parts.push(counted(header.errors, "error"));
-    if (header.warnings) parts.push(counted(header.warnings, "warning"));
-    say(this.summary, parts.join(", ") || counted(messages.length, "message"));
-    if (this.drawn === messages) return;
-    this.drawn = messages;
-    this.entries.replaceChildren(
-      ...messages.map((message) =>
-        make("div", "trt-log-entry", { "data-severity": String(message.severity) },
-          make("span", "trt-log-time", {}, `${Number(message.time).toFixed(2)} s`),
-          make("span", "trt-log-severity", {}, String(message.severity).replace("_", " ")),
-          make("span", "trt-log-text", { dir: "auto" }, String(message.message)))),
+  /** Say in a line what matters now. @param {number} now @param {Row | null} running @returns {{kind: string, sentence: Sentence}} */
+  #sentence(now, running) {
+    const { header, status, lost, busy, live, request } = this.#session;
+    if (lost !== null) {
+      if (!live) return { kind: "lost", sentence: ["The kernel is gone (restarted?). This view shows what it last said."] };
+      return { kind: "lost", sentence: [`No sign of life from the kernel for ${growing(lost)} (restarted?)`] };
+    }
+    if (busy) {
+      const why = request?.sent ? "The kernel is busy; if this lasts, use " : "The kernel cannot be reached; use ";
+      return { kind: "busy", sentence: [`${why}Kernel ▸ Interrupt`] };
+    }
+    switch (status) {
+      case "pending":
+        if (header.blocked_by) return { kind: "blocked", sentence: ["Waiting for ", { name: header.blocked_by }, " to finish"] };
+        return { kind: "detail", sentence: header.detail ? [{ name: header.detail }] : ["Not started yet"] };
+      case "running":
+      case "cancelling":
+        return this.#activityNow(now, running);
+      default:
+        return { kind: "detail", sentence: this.#outcome() };
+    }
+  }
+
+  /** Say what runs, and since when nothing was heard of it. @param {number} now @param {Row | null} running */
+  #activityNow(now, running) {
+    const { header, status } = this.#session;
+    /** @type {Sentence} */
+    const sentence = [];
+    const label = running?.info.label ?? "";
+    const at = performance.now();
+    if (this.#activity.label === "" || label === "" || at - this.#activity.at > ACTIVITY_MS) {
+      if (label !== this.#activity.label) this.#activity = { label, at };
+    }
+    if (this.#activity.label) sentence.push({ name: this.#activity.label });
+    else sentence.push(this.#rows.size > 0 ? "Between two phases" : "Reading the network; no phase yet");
+    const last = number(header.last_callback);
+    const touched = this.#order.map((id) => number(this.#rows.get(id)?.info.touched) ?? -Infinity);
+    const silence = now - Math.max(last ?? -Infinity, ...touched);
+    if (Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#rows.size > 0) {
+      const why = status === "cancelling" ? "TensorRT can only stop at the next one" : "normal: TensorRT is silent while it optimizes";
+      sentence.push(` · no callback for ${growing(silence)} (${why})`);
+      return { kind: "silent", sentence };
+    }
+    if (status === "cancelling") sentence.push(" · stops at TensorRT's next callback");
+    else if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
+    return { kind: "activity", sentence };
+  }
+
+  /** @returns {Sentence} */
+  #outcome() {
+    const { header, status } = this.#session;
+    /** @type {Sentence} */
+    const sentence = [];
+    const bytes = number(header.engine_bytes);
+    if (status === "succeeded") {
+      const [started, ended] = [number(header.started), number(header.ended)];
+      const time = started === null || ended === null ? "" : ` in ${duration(ended - started)}`;
+      if (bytes !== null) sentence.push(`Engine of ${size(bytes)} built${time}`);
+      else if (time) sentence.push(`Engine built${time}`);
+    }
+    const latency = number(header.stop_latency_s);
+    if (latency !== null && status !== "succeeded") {
+      sentence.push(`${status === "cancelled" ? "Stopped" : "Ended"} ${duration(latency)} after Cancel`);
+    }
+    if (header.detail) {
+      if (sentence.length > 0) sentence.push(" · ");
+      sentence.push({ name: header.detail });
+    }
+    if (sentence.length === 0 && status === "ended") sentence.push("The outcome is not known");
+    return sentence;
+  }
+
+  /** @param {string} kind @param {Sentence} sentence */
+  #drawNote(kind, sentence) {
+    const drawn = JSON.stringify([kind, sentence]);
+    if (drawn === this.#noteDrawn) return;
+    this.#noteDrawn = drawn;
+    this.#note.dataset["kind"] = kind;
+    this.#note.hidden = sentence.length === 0;
+    this.#fill(this.#noteText, sentence);
+    this.#noteText.title = kind === "detail" ? "" : plain(sentence);
+  }
+
+  /** Fill an element with a sentence. @param {Element} element @param {Sentence} sentence */
+  #fill(element, sentence) {
+    if (element.textContent === plain(sentence) && element.childNodes.length === sentence.length) return;
+    element.replaceChildren(
+      ...sentence.map((part) => {
+        if (typeof part === "string") return part;
+        const name = foreign("trt-quoted");
+        name.textContent = part.name;
+        return name;
+      }),
     );
   }
 
-  /** Draw what changes with time, and decide whether the clocks go on. */
-  tick() {
-    const header = this.header();
-    const status = header.status || "pending";
-    const live = status === "running" || status === "cancelling";
-    const dead = this.dead();
-    this.lost = live && (dead || performance.now() - this.heard > LOST_MS);
-    attribute(this.el, "data-lost", this.lost ? "true" : null);
-    const now = this.now();
-    const started = header.started;
-    let elapsed = "";
-    if (typeof started === "number") {
-      elapsed = duration((typeof header.ended === "number" ? header.ended : now) - started);
-    }
-    say(this.elapsed, elapsed);
-    say(this.note, this.words(header, status, now, dead));
-    for (const row of this.order) row.tick(now);
-
-    const go = (live && !dead) || (this.asked > 0 && !FINAL.includes(status));
-    if (go && !this.timer && !document.hidden) {
-      this.timer = setInterval(() => this.tick(), TICK_MS);
-    } else if (this.timer && (!go || document.hidden)) {
-      clearInterval(this.timer);
-      this.timer = 0;
-    }
+  #drawExplanation() {
+    const { header, status } = this.#session;
+    const detail = header.detail ?? "";
+    let text = status === "failed" ? (header.explanation ?? "") : "";
+    // The line above says the cause already.
+    if (detail && text.startsWith(detail)) text = text.slice(detail.length);
+    text = text.trim();
+    setText(this.#explanation, text);
+    setShown(this.#explanation, text !== "");
   }
 
-  /**
-   * The one line that says what a reader has to know now.
-   * @param {Header} header
-   * @param {string} status
-   * @param {number} now
-   * @param {boolean} dead
-   * @returns {string}
-   */
-  words(header, status, now, dead) {
-    if (status === "failed" && header.explanation) return "";
-    if (FINAL.includes(status)) {
-      const parts = [header.detail];
-      if (status === "cancelled" && typeof header.stop_latency_s === "number") {
-        parts.push(`Stopped ${duration(header.stop_latency_s)} after it was asked to.`);
-      }
-      return parts.filter(Boolean).join(" ");
-    }
-    if (dead) return "The kernel has gone: it was restarted or has died, and the build with it.";
-    if (this.lost) {
-      const since = Math.round((performance.now() - this.heard) / 1000);
-      return `No sign of life from the kernel for ${since} s. Was it restarted?`;
-    }
-    if (this.asked && status !== "cancelling" && performance.now() - this.asked > ACKNOWLEDGE_MS) {
-      return "The kernel is busy and has not answered yet. If this lasts, use Kernel ▸ Interrupt.";
-    }
-    if (status === "pending") return header.detail || "";
-    const touched = this.order.map((row) => row.info().touched);
-    const silence = now - Math.max(header.last_callback || 0, ...touched);
-    const parts = [];
-    if (status === "cancelling" && header.executor === "thread" && silence > SILENT_S) {
-      parts.push("TensorRT can be stopped at its next callback only.");
-    }
-    if (silence > SILENT_WORDS_S) {
-      parts.push(`No callback for ${Math.floor(silence)} s; TensorRT is silent for much of a build.`);
-    }
-    return parts.join(" ");
-  }
-
-  remove() {
-    this.gone = true;
-    clearInterval(this.timer);
-    cancelAnimationFrame(this.frame);
-    document.removeEventListener("visibilitychange", this.onVisible);
-    this.model.off("change:header", this.onHeader);
-    this.model.off("change:messages", this.redraw);
-    this.model.off("change:rows", this.onRows);
-    if (this.channel) this.channel.off("comm_live_update", this.redraw, this);
-    for (const row of this.rows.values()) row.remove();
-    this.rows.clear();
-    this.order = [];
-    this.el.remove();
+  /** Tell those who listen, once per change of what matters. @param {Status} shown @param {number | null} lost @param {Sentence} sentence */
+  #announce(shown, lost, sentence) {
+    const { final, busy, header } = this.#session;
+    const key = `${shown} ${lost !== null} ${busy} ${header.blocked_by ?? ""}`;
+    if (key === this.#said) return;
+    const first = this.#said === "";
+    this.#said = key;
+    // A build that has ended long ago is no news.
+    if (first && final) return;
+    const word = lost === null ? STATUS[shown][1] : "No contact";
+    const more = final || lost !== null || busy || header.blocked_by ? `. ${plain(sentence)}` : "";
+    setText(this.#live, `${header.name ?? "Build"}: ${word}${more}`);
   }
 }
 
-export default {
-  /** @param {{model: Model, el: HTMLElement}} context */
-  render({ model, el }) {
-    const card = new Card(model, el);
-    return () => card.remove();
-  },
+/** @param {Sentence} sentence */
+function plain(sentence) {
+  return sentence.map((part) => (typeof part === "string" ? part : part.name)).join("");
+}
+
+/** anywidget calls this once per model, so that its views share a session. */
+export default () => {
+  /** @type {Session | undefined} */
+  let session;
+
+  /** @type {Initialize<CardState>} */
+  function initialize({ model, signal }) {
+    session = new Session(model, signal);
+  }
+
+  /** @type {Render<CardState>} */
+  function render({ model, el, signal }) {
+    const card = new Card(model, (session ??= new Session(model, signal)), el);
+    return () => card.dispose();
+  }
+
+  return { initialize, render };
 };
