@@ -336,6 +336,8 @@ class Session {
     this.#channel = channel;
     channel?.on("comm_live_update", this.#onLive);
     this.#checkLive();
+    // A click that came before the connection.
+    if (channel && this.request && !this.request.sent) this.ask(this.request.kind);
   }
 
   #checkLive() {
@@ -693,13 +695,15 @@ class Card {
   }
 
   #onCancel() {
-    if (this.#canCancel && this.#session.request?.kind !== "cancel") this.#session.ask("cancel");
+    const { request } = this.#session;
+    // What could not be sent may be tried again.
+    if (this.#canCancel && !(request?.kind === "cancel" && request.sent)) this.#session.ask("cancel");
     this.#draw();
   }
 
   #onCancelBlocker() {
-    const { session } = { session: this.#session };
-    if (session.header.blocked_by && session.request === null) session.ask("cancel_blocker");
+    const { header, request } = this.#session;
+    if (header.blocked_by && !request?.sent) this.#session.ask("cancel_blocker");
     this.#draw();
   }
 
@@ -841,21 +845,19 @@ class Card {
     const statuses = rows.map((row) => row.status(status));
     const lastCallback = number(this.#session.header.last_callback) ?? -Infinity;
 
-    // A parent is as fresh as its freshest open child, so from the last row up.
+    // A phase was last heard of when anything below it was, so from the last row up.
     /** @type {number[]} */
     const touched = [];
-    /** The freshest of the open rows below, by depth. @type {number[]} */
+    /** The latest callback of the rows after the present one that are not yet counted, by depth. @type {number[]} */
     const below = [];
     for (let i = rows.length - 1; i >= 0; i--) {
-      const row = /** @type {Row} */ (rows[i]);
-      const open = statuses[i] === "running";
-      let freshest = number(row.info.touched) ?? -Infinity;
-      for (let depth = row.depth + 1; depth < below.length; depth++) freshest = Math.max(freshest, below[depth] ?? -Infinity);
+      const { depth, info } = /** @type {Row} */ (rows[i]);
       // What runs below a folded row has no row of its own; the header knows of its callbacks.
-      if (open && (row.info.folded ?? 0) > 0) freshest = Math.max(freshest, lastCallback);
-      touched[i] = freshest;
-      below.length = Math.min(below.length, row.depth + 1);
-      if (open) below[row.depth] = Math.max(below[row.depth] ?? -Infinity, freshest);
+      const hidden = statuses[i] === "running" && (info.folded ?? 0) > 0 ? lastCallback : -Infinity;
+      const own = Math.max(number(info.touched) ?? -Infinity, hidden);
+      const latest = below.splice(depth + 1).reduce((a, b) => Math.max(a, b), own);
+      touched[i] = latest;
+      below[depth] = Math.max(below[depth] ?? -Infinity, latest);
     }
 
     /** @type {Row | null} */
@@ -985,7 +987,7 @@ class Card {
     let text = status === "failed" ? (header.explanation ?? "") : "";
     // The line above says the cause already.
     if (detail && text.startsWith(detail)) text = text.slice(detail.length);
-    text = text.trim();
+    text = text.replace(/^\s*\n/, "").trimEnd();
     setText(this.#explanation, text);
     setShown(this.#explanation, text !== "");
   }
@@ -1021,8 +1023,10 @@ export default () => {
   }
 
   /** @type {Render<CardState>} */
-  function render({ model, el, signal }) {
-    const card = new Card(model, (session ??= new Session(model, signal)), el);
+  function render({ model, el }) {
+    // anywidget renders only what it has initialized.
+    if (!session) return undefined;
+    const card = new Card(model, session, el);
     return () => card.dispose();
   }
 
