@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -102,6 +101,8 @@ def _mode_of_existing(target: Path) -> int | None:
 @contextlib.contextmanager
 def _temporary_name(folder: Path) -> Iterator[Path]:
     """Give a name that nobody has, and see that nothing of that name is left, whatever happens."""
+    import secrets
+
     name = folder / f".trt_widget-{secrets.token_hex(8)}.tmp"
     try:
         yield name

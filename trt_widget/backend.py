@@ -10,8 +10,6 @@ Importing this module imports no TensorRT; :func:`find_backend` does.
 
 from __future__ import annotations
 
-import ctypes
-import difflib
 import importlib
 import sys
 from functools import lru_cache
@@ -198,6 +196,8 @@ def find_backend(choice: str | ModuleType | Backend | None = None) -> Backend:
         )
     name = choice.strip().lower().replace("-", "_")
     if name not in BACKEND_NAMES:
+        import difflib
+
         near = difflib.get_close_matches(name, BACKEND_NAMES, 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise OptionError(
@@ -339,6 +339,8 @@ def _driver() -> Any:
     errors without. Note that ``cuInit`` makes CUDA unusable in later *forks* of this process, as
     any build would.
     """
+    import ctypes
+
     try:
         if sys.platform == "win32":
             library = ctypes.WinDLL("nvcuda.dll")
@@ -358,6 +360,8 @@ def gpus() -> tuple[Gpu, ...]:
     driver = _driver()
     if driver is None:
         return ()
+    import ctypes
+
     count = ctypes.c_int(0)
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
@@ -365,6 +369,8 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def _describe(driver: Any, index: int) -> Gpu:
+    import ctypes
+
     device = ctypes.c_int(0)
     driver.cuDeviceGet(ctypes.byref(device), index)
     name = ctypes.create_string_buffer(256)
@@ -406,6 +412,8 @@ def use_device(index: int) -> Gpu:
             ),
             "Leave device= out, or choose one of the GPUs." if found else "Leave device= out.",
         )
+    import ctypes
+
     driver = _driver()
     device = ctypes.c_int(0)
     context = ctypes.c_void_p()

@@ -12,7 +12,6 @@ Everybody else only reads, or sets the cancel flag.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import logging
@@ -385,6 +384,8 @@ class Build:
 
     async def wait_ended_async(self) -> None:
         """Wait until the build has ended, whatever the outcome."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import threading
 from collections import deque
 from threading import get_ident
@@ -481,6 +480,8 @@ def _watch_signal(signum: int, action: Callable[[], None]) -> Callable[[], None]
     callable
         Ends the watch and gives the wake-up descriptor back.
     """
+    import socket
+
     receiver, sender = socket.socketpair()
     sender.setblocking(False)  # noqa: FBT003 - the standard library's signature
     old = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)

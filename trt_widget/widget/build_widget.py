@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import weakref
@@ -182,6 +181,8 @@ class BuildWidget(BuildCard):
         self._build.check_started()
         if not kernel.needs_polling():
             return await self._build
+        import asyncio
+
         async with kernel.ui_poll() as poll:
             try:
                 while self._build.status not in FINAL:

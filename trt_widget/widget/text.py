@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from trt_widget.widget.rows import choose_rows
@@ -59,6 +58,8 @@ def _steps(node: PhaseNode) -> str:
 
 def build_html(build: Build) -> str:
     """Draw the build as a small table; every text in it is escaped."""
+    from html import escape
+
     with build.lock:
         now = build.now()
         rows, more = choose_rows(build.tree)

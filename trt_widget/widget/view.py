@@ -15,7 +15,6 @@ import ipywidgets
 from ipywidgets.widgets.widget_int import ProgressStyle
 
 from trt_widget.build import FINAL
-from trt_widget.diagnosis import was_cancelled
 from trt_widget.widget.models import PhaseBar
 from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
 
@@ -213,6 +212,8 @@ class CardView:
         """Give the warnings and errors; that a cancelled build was cancelled is none of them."""
         messages = self._build.messages
         if self._build.status == "cancelled":
+            from trt_widget.diagnosis import was_cancelled
+
             return [m for m in messages if not was_cancelled([(m.severity, m.message)])]
         return messages
 
