@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: A node's name that would run a script where it is put into HTML unescaped.
 EVIL_NAME = "<img src=x onerror=alert(1)>"
@@ -207,3 +211,29 @@ def transformer(blocks: int = 12, width: int = 64, tokens: int = 16) -> onnx.Mod
     shape = [1, tokens, width]
     ends = [("x", TensorProto.FLOAT, shape)], [(value, TensorProto.FLOAT, shape)]
     return model(nodes, *ends, weights, name="transformer")
+
+
+def slowly(pause: float = 0.005) -> Callable[[Any, Any, Any], None]:
+    """Make a ``configure=`` that stretches a real build: ``pause`` seconds at every step.
+
+    A build of resnet50 (about 1,900 steps) then has callbacks for ten seconds, so that a test can
+    cancel it at its leisure.
+    """
+
+    def configure(_builder: Any, _network: Any, config: Any) -> None:
+        import tensorrt_rtx as trt
+
+        class Slow(trt.IProgressMonitor):  # type: ignore[misc]
+            def phase_start(self, *_: Any) -> None:
+                pass
+
+            def phase_finish(self, *_: Any) -> None:
+                pass
+
+            def step_complete(self, *_: Any) -> bool:
+                time.sleep(pause)
+                return True
+
+        config.progress_monitor = Slow()
+
+    return configure

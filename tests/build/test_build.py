@@ -520,6 +520,15 @@ def test_waiting_for_what_was_not_started_and_starting_twice() -> None:
         build.start()
 
 
+def test_the_interpreters_switch_interval_is_given_back() -> None:
+    before = sys.getswitchinterval()
+    build = Build(DENSENET).start()
+    until(lambda: sys.getswitchinterval() < before)
+    build.request_cancel()
+    build.wait_ended()
+    until(lambda: sys.getswitchinterval() == before)
+
+
 # ------------------------------------------------------------------ two at once
 
 
