@@ -1,4 +1,4 @@
-"""README.md says what is true: its Python runs, its commands exist.
+"""README.md and notebooks/docs say what is true: their Python runs, their commands exist.
 
 A ``python`` block runs as one cell of one notebook, in order, in a folder with ``resnet50.onnx``
 and ``model.onnx``. A cell meant to raise says so: ```` ```python raises=BuildCancelled ````. What
@@ -37,6 +37,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "notebooks" / "docs").glob("*.md"))]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 MODELS = {
     "resnet50.onnx": "light_resnet50.onnx",
@@ -100,19 +101,26 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
     assert set(languages) <= {"python"} | SHELL | SHOWN
 
 
+WITH_PYTHON = [page for page in PAGES if "```python" in page.read_text("utf-8")]
+
+
+def test_there_are_pages_with_python() -> None:
+    assert {"README.md", "scripts.md"} <= {page.name for page in WITH_PYTHON}
+
+
 @pytest.mark.timeout(300)
-def test_python_blocks_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     for name, source in MODELS.items():
         shutil.copyfile(LIGHT / source, tmp_path / name)
-    cells = [block for block in blocks(README) if block.language == "python"]
-    assert cells
+    cells = [block for block in blocks(page.read_text("utf-8")) if block.language == "python"]
     with Kernel(LATEST) as kernel:
         kernel.run(f"import os; os.chdir({str(tmp_path)!r})")
         for cell in cells:
             wanted = cell.options.removeprefix("raises=") or None
             done = kernel.execute(cell.text).finish(120)
             said = "\n".join((done.reply or {}).get("traceback", []))
-            assert done.error == wanted, f"README.md, line {cell.line}:\n{cell.text}\n{said}"
+            assert done.error == wanted, f"{page.name}, line {cell.line}:\n{cell.text}\n{said}"
 
 
 def check_install(requirements: list[str]) -> str | None:
@@ -198,12 +206,14 @@ def test_extras_named_in_the_text_exist() -> None:
         assert extras_of(f"[{group}]") <= known_extras()
 
 
-def test_files_linked_exist() -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)", README) + re.findall(r"src=\"([^\"]+)\"", README)
-    local = [target for target in targets if "://" not in target]
-    assert local
-    for target in local:
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_linked_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r"src(?:set)?=\"([^\"]+)\"", text)
+    for target in targets:
+        assert "://" in target or (page.parent / target).exists(), target
+    if page.name in {"README.md", "index.md"}:
+        assert len(targets) >= 3
 
 
 def test_reading_of_blocks() -> None:
