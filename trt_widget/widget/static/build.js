@@ -56,7 +56,12 @@
  * What is used of an ipywidgets model and view beyond anywidget's own types.
  *
  * @typedef {AnyModel & {comm_live?: boolean}} WidgetModel
- * @typedef {{el: HTMLElement, trigger(event: string): void, remove(): void}} WidgetView
+ * @typedef {object} WidgetView
+ * @property {HTMLElement} el
+ * @property {(event: string) => void} trigger
+ * @property {() => void} remove
+ * @property {Promise<WidgetView | undefined>} [layoutPromise]
+ * @property {Promise<WidgetView | undefined>} [stylePromise]
  * @typedef {{get_model(id: string): Promise<WidgetModel>, create_view(model: WidgetModel): Promise<WidgetView>}} Manager
  */
 
@@ -124,7 +129,7 @@ function growing(seconds) {
 /** A duration that is over. @param {number} seconds */
 function duration(seconds) {
   const s = Math.max(0, seconds);
-  if (s < 0.0005) return "0 ms";
+  if (s < 0.001) return "<1 ms";
   if (s < 0.1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
   if (s < 9.995) return `${s.toFixed(2)} s`;
   return s < 59.95 ? `${s.toFixed(1)} s` : colons(s);
@@ -427,7 +432,11 @@ class Row {
   dispose() {
     this.gone = true;
     this.model.off("change:info", this.#onChange);
-    this.#view?.remove();
+    const view = this.#view;
+    view?.remove();
+    // A DOMWidgetView leaves these two behind, with some fifty listeners on models that all rows share.
+    void view?.layoutPromise?.then((layout) => layout?.remove());
+    void view?.stylePromise?.then((style) => style?.remove());
     this.el.remove();
   }
 
