@@ -125,6 +125,29 @@ def test_interrupt_during_a_wait_cancels_the_build(kernel: Kernel, wait: str) ->
     assert kernel.run("print(w.status, w.result.reason)").text == "cancelled interrupt\n"
 
 
+#: Where a click gets into a wait from a front end that knows no subshells (VS Code, Colab): on 6
+#: because the wait polls, on 7.4 because ipykernel itself lets comm messages into an await.
+INTO_WAITS = {"6.31.0": {"w.wait()", "await w"}, "7.3.0": set(), "7.4.0": {"await w"}}
+
+
+@pytest.mark.parametrize("wait", ["w.wait()", "await w"])
+def test_from_a_front_end_without_subshells(kernel: Kernel, wait: str) -> None:
+    card = show(kernel)
+    shown_status(kernel, card, "running")
+    waiting = kernel.execute(f"begun = ipywidgets.Label('begun')\n{wait}")
+    kernel.wait_for(lambda: kernel.widgets("LabelModel"), what="the cell to run")
+    time.sleep(0.3)  # as above
+    cancel(kernel, card, main_shell=True)
+    if wait not in INTO_WAITS[kernel.version]:
+        time.sleep(1.5)  # nothing happens, which the view answers with "use Interrupt"
+        assert status(card) == "running"
+        kernel.interrupt()
+    waiting.finish()
+    shown_status(kernel, card, "cancelled")
+    reason = "user" if wait in INTO_WAITS[kernel.version] else "interrupt"
+    assert kernel.run("print(w.result.reason)").text == f"{reason}\n"
+
+
 @pytest.mark.parametrize("version", WITHOUT)
 def test_without_subshells_a_click_waits_for_the_cell(kernel: Kernel) -> None:
     """What the view says "use Interrupt" for; pinned, so that a change is noticed."""
