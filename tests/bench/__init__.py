@@ -1,0 +1,1 @@
+"""Benches: what the widget costs. ``python -m tests.bench`` prints the table."""

@@ -1,0 +1,84 @@
+"""Measure what the widget costs and print a table: ``python -m tests.bench``.
+
+Everything is measured side by side in one run, with real kernels and real builds. A missed target
+says MISSED and does not fail the command: machines are shared, and noise is theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import platform
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.bench.stats import Row, table
+
+NAMES = ("callback", "build", "rates", "import", "click", "extra")
+PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Measure what the widget costs."
+    )
+    parser.add_argument("--long", action="store_true", help="longer runs (about 12 minutes)")
+    parser.add_argument(
+        "--only", action="append", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
+    )
+    return parser.parse_args(arguments)
+
+
+def header() -> str:
+    """Say when, on what and with what it was measured."""
+    import trt_widget
+
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line for line in info.read_text("utf-8").splitlines() if "model name" in line]
+        processor = models[0].partition(":")[2].strip() if models else processor
+    load = f", load {os.getloadavg()[0]:.1f} before" if hasattr(os, "getloadavg") else ""
+    now = dt.datetime.now().astimezone()
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return "\n".join(
+        (
+            f"{now:%Y-%m-%d %H:%M}, trt_widget {trt_widget.__version__}",
+            f"{processor}, {os.cpu_count()} cores, {platform.system()}{load}",
+            f"Python {platform.python_version()}, {packages}",
+        )
+    )
+
+
+def main() -> int:
+    """Measure and print; return the exit status."""
+    options = parse()
+    from tests.bench.figures import FIGURES, say
+
+    started = time.monotonic()
+    print(header(), flush=True)
+    rows: list[Row] = []
+    broken = 0
+    for name in NAMES:
+        if options.only and name not in options.only:
+            continue
+        say(f"{name} ...")
+        try:
+            rows += FIGURES[name](long=options.long)
+        except Exception as error:  # noqa: BLE001 - the other figures are still wanted
+            rows.append(Row(name, f"not measured: {error!r}"[:200], "", met=False))
+            broken += 1
+    print()
+    print(table(rows))
+    missed = sum(row.met is False for row in rows)
+    have = sum(row.met is not None for row in rows)
+    print(f"\n{have - missed} of {have} targets met, {time.monotonic() - started:.0f} s")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
