@@ -29,6 +29,7 @@ from trt_widget.errors import (
     BuildError,
     BuildFailed,
     BuildStateError,
+    check_reason,
 )
 from trt_widget.events import Event, LogMessage, MessagesDropped, StatusChanged, StreamStarted
 from trt_widget.executors import Hooks, Outcome
@@ -276,7 +277,13 @@ class Build:
         -------
         bool
             Whether there was anything to cancel.
+
+        Raises
+        ------
+        ValueError
+            ``reason`` is none of those.
         """
+        check_reason(reason)
         with self.lock:
             if self._status in FINAL:
                 return False
@@ -299,6 +306,7 @@ class Build:
 
         Unlike :meth:`request_cancel` this takes no lock; the drain thread does the rest.
         """
+        check_reason(reason)
         executor = self._executor
         if not self._started:
             self.request_cancel(reason)
@@ -603,8 +611,6 @@ class Build:
         ended = f", {self._status}" if self._status in FINAL else ""
         return f"{type(self).__name__}({self.name!r}{ended})"
 
-    # ------------------------------------------------------------------ for views
-
     def check_started(self) -> None:
         """Raise `BuildStateError` unless there is something to wait for."""
         if not self._started and self._status not in FINAL:
@@ -664,6 +670,8 @@ class Build:
             self._run_later()
         except Exception:  # noqa: BLE001 - whoever waits is told by _conclude_broken
             _log.exception("trt_widget: the drain thread of %s broke off", self.name)
+            if self._executor is not None:
+                self._executor.request_cancel("closed")
         finally:
             self._conclude_broken()
             self._publish()

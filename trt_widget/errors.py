@@ -56,6 +56,7 @@ __all__ = [
     "UnknownOptionError",
     "WrongBackendError",
     "call_users_code",
+    "check_reason",
 ]
 
 #: Why a build was cancelled: see BuildCancelled.reason.
@@ -68,6 +69,12 @@ _SHOWN_NODES: Final = 20
 _CELL_CHARACTERS: Final = 60
 
 _T = TypeVar("_T")
+
+
+def check_reason(reason: str) -> None:
+    """Raise ValueError unless ``reason`` is one of `CANCEL_REASONS`."""
+    if reason not in CANCEL_REASONS:
+        raise ValueError(f"not a reason for a cancel: {reason!r}; use {', '.join(CANCEL_REASONS)}")
 
 
 def _restore(kind: type[BuildError], args: tuple[Any, ...], state: Mapping[str, Any]) -> BuildError:
@@ -192,8 +199,7 @@ class BuildCancelled(BuildError):  # noqa: N818 - public name
         *,
         reason: str = "user",
     ) -> None:
-        if reason not in CANCEL_REASONS:
-            raise ValueError(f"not a reason for a cancel: {reason!r}")
+        check_reason(reason)
         super().__init__(cause or _CANCEL_CAUSES[reason], remedy, messages)
         self.reason = reason
 

@@ -28,7 +28,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trt_widget.backend import Backend, find_backend
-from trt_widget.errors import BuildStateError, WrongBackendError
+from trt_widget.errors import BuildStateError, WrongBackendError, check_reason
 from trt_widget.events import (
     CancelDelivered,
     Event,
@@ -72,14 +72,20 @@ class _Phase:
     )
 
     def __init__(
-        self, name: str, parent_name: str | None, num_steps: int, start: float, thread: int
+        self,
+        name: str,
+        parent_name: str | None,
+        num_steps: int,
+        start: float,
+        thread: int,
+        parent: _Phase | None = None,
     ) -> None:
         self.name = name
         self.parent_name = parent_name
         self.num_steps = num_steps
         self.start = start
         self.thread = thread
-        self.parent: _Phase | None = None
+        self.parent = parent
         self.previous: _Phase | None = None
         #: (step, time) of the last step: one object, so that a reader never sees half of it.
         self.last: tuple[int, float] | None = None
@@ -156,22 +162,22 @@ class ProgressMonitor:
 
     def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
         """Record that a phase opened (called by TensorRT)."""
+        now = perf_counter()
         thread = get_ident()
-        phase = _Phase(phase_name, parent_phase, num_steps, perf_counter(), thread)
         open_ = self._open
-        if parent_phase is not None:
-            phase.parent = open_.get((thread, parent_phase))
+        parent = None if parent_phase is None else open_.get((thread, parent_phase))
+        phase = _Phase(phase_name, parent_phase, num_steps, now, thread, parent)
         key = (thread, phase_name)
         if key in open_:
             phase.previous = open_[key]
         unqueued = self._unqueued
         if (
-            phase.parent not in unqueued
+            (not unqueued or parent not in unqueued)
             and len(self._queue) < MAX_QUEUED
             and len(self._sent) < MAX_OPEN
         ):
             open_[key] = phase
-            self._queue.append((phase, phase.start, None, False))
+            self._queue.append((phase, now, None, False))
         elif len(unqueued) < MAX_OPEN:
             open_[key] = phase
             unqueued[phase] = None
@@ -309,7 +315,13 @@ class ProgressMonitor:
         """Ask TensorRT to stop: from now on every ``step_complete`` answers False.
 
         Can be called from any thread and any number of times; the first reason stays.
+
+        Raises
+        ------
+        ValueError
+            ``reason`` is none of user, deadline, interrupt, closed, monitor.
         """
+        check_reason(reason)
         if self._reason is None:
             self._reason = reason
         self._cancel = True
@@ -371,7 +383,7 @@ class ProgressMonitor:
         if self._delivered is not None and not self._delivered_sent:
             self._delivered_sent = True
             events.append((self._delivered, len(events), CancelDelivered(self._delivered - origin)))
-        events.sort(key=lambda entry: entry[:2])
+        events.sort()  # the position decides between equal times: events are never compared
         return [event for _, _, event in events]
 
     def _emit_start(self, events: list[tuple[float, int, Event]], phase: _Phase) -> None:

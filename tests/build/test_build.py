@@ -386,6 +386,14 @@ def test_a_hundred_cancels_from_many_threads() -> None:
     assert_sound(build)
 
 
+def test_a_reason_has_to_be_one_of_the_known() -> None:
+    build = Build(models.mlp())
+    for request in (build.request_cancel, build.signal_cancel, ProgressMonitor().request_cancel):
+        with pytest.raises(ValueError, match="not a reason"):
+            request("because")
+    assert build.start().wait()
+
+
 def test_cancel_after_the_end_changes_nothing() -> None:
     build = Build(models.mlp()).start()
     engine = build.wait()
