@@ -2,7 +2,8 @@
 
 TensorRT's callbacks only record. They run on the builder's threads, thousands in a burst, and each
 of them holds up the build; so a callback reads the clock, stores a few words and reads the cancel
-flag, and does nothing else: no lock that a reader holds, no rendering, no allocation per step.
+flag, and does nothing else: no rendering, nothing that grows with the number of steps, and no lock
+(but for a moment where phases are only counted, see below).
 
 How the record stays bounded
 ----------------------------
@@ -103,6 +104,7 @@ class _Phase:
 class ProgressMonitor:
     """A ``trt.IProgressMonitor`` that records, and that can cancel the build.
 
+    One monitor watches one build: a cancel stays, and would end the next build at its first step.
     Usable alone in anybody's own code::
 
         monitor = ProgressMonitor(backend="tensorrt_rtx")
