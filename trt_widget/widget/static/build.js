@@ -374,6 +374,8 @@ class Row {
   #label = foreign("trt-label");
   #count = make("span", "trt-count");
   #folded = make("span", "trt-folded");
+  #foldedCount = make("span");
+  #foldedWord = make("span", "trt-folded-word");
   #steps = decoration("trt-steps");
   #time = make("span", "trt-time");
   #onChange;
@@ -388,6 +390,7 @@ class Row {
     this.bar.setAttribute("role", "progressbar");
     this.bar.setAttribute("aria-labelledby", this.#label.id);
     this.bar.setAttribute("aria-valuemin", "0");
+    this.#folded.append(this.#foldedCount, this.#foldedWord);
     const what = make("div", "trt-what");
     what.append(this.toggle, this.#icon, this.#label, this.#count, this.#folded);
     this.el.append(what, this.bar, this.#steps, this.#time);
@@ -473,7 +476,9 @@ class Row {
     const count = number(info.count) ?? 1;
     setText(this.#count, count > 1 ? `×${whole.format(count)}` : "");
     setAttribute(this.#count, "title", count > 1 ? `ran ${plural(count, "time")}` : null);
-    setText(this.#folded, folded > 0 ? `+${plural(folded, "phase")}` : "");
+    setShown(this.#folded, folded > 0);
+    setText(this.#foldedCount, `+${whole.format(folded)}`);
+    setText(this.#foldedWord, folded === 1 ? " phase" : " phases");
     setAttribute(this.#folded, "title", folded > 0 ? `stands for ${plural(folded, "more phase")} below it` : null);
 
     const total = number(info.total) ?? 0;
@@ -928,7 +933,8 @@ class Card {
       if (label !== this.#activity.label) this.#activity = { label, at };
     }
     if (this.#activity.label) sentence.push({ name: this.#activity.label });
-    else sentence.push(this.#rows.size > 0 ? "Between two phases" : "Reading the network; no phase yet");
+    else if (this.#rows.size === 0) sentence.push("Reading the network; no phase yet");
+    else sentence.push(this.#rows.get(this.#order[0] ?? "")?.info.status === "done" ? "Finishing" : "Between two phases");
     const last = number(header.last_callback);
     const touched = this.#order.map((id) => number(this.#rows.get(id)?.info.touched) ?? -Infinity);
     const silence = now - Math.max(last ?? -Infinity, ...touched);
