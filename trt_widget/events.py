@@ -69,7 +69,11 @@ class StreamStarted:
     version: int = PROTOCOL_VERSION
 
 
-@dataclass(frozen=True)
+# The three that come by the thousand write their own __init__: the one that a frozen dataclass gets
+# calls object.__setattr__ for each field and takes twice as long.
+
+
+@dataclass(frozen=True, init=False)
 class PhaseStarted:
     """``phase_start``: a phase opened below ``parent`` (``None``: it is a root).
 
@@ -84,8 +88,18 @@ class PhaseStarted:
     num_steps: int
     thread: int = 0
 
+    def __init__(
+        self, time: float, phase: str, parent: str | None, num_steps: int, thread: int = 0
+    ) -> None:
+        values = self.__dict__
+        values["time"] = time
+        values["phase"] = phase
+        values["parent"] = parent
+        values["num_steps"] = num_steps
+        values["thread"] = thread
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class StepCompleted:
     """``step_complete``: the last step (0-based index) that an open phase completed."""
 
@@ -95,8 +109,15 @@ class StepCompleted:
     step: int
     thread: int = 0
 
+    def __init__(self, time: float, phase: str, step: int, thread: int = 0) -> None:
+        values = self.__dict__
+        values["time"] = time
+        values["phase"] = phase
+        values["step"] = step
+        values["thread"] = thread
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class PhaseFinished:
     """``phase_finish``: the only authority that a phase ended."""
 
@@ -104,6 +125,12 @@ class PhaseFinished:
     time: float
     phase: str
     thread: int = 0
+
+    def __init__(self, time: float, phase: str, thread: int = 0) -> None:
+        values = self.__dict__
+        values["time"] = time
+        values["phase"] = phase
+        values["thread"] = thread
 
 
 @dataclass(frozen=True)

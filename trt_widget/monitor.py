@@ -72,7 +72,7 @@ class _Phase:
         "thread",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made in a callback, where keywords would cost time
         self,
         name: str,
         parent_name: str | None,

@@ -48,6 +48,8 @@ PATH_SEPARATOR = " > "
 #: States of a phase: open, ended inside a build that went on, and the three ways in which the
 #: phases that were open at the end of a build ended.
 STATUSES = ("running", "done", "cancelled", "failed", "ended")
+#: Below it a number of steps needs no fitting into 64 bits.
+_LARGE = 2**63
 _RUNNING, _DONE, _CANCELLED, _FAILED, _ENDED = range(5)
 _OUTCOMES = {
     "succeeded": _DONE,
@@ -256,7 +258,8 @@ class PhaseTree:
         simultaneous. Events that say nothing about phases only move the clock.
         """
         for event in events:
-            self.now = max(self.now, event.time)
+            if event.time > self.now:  # noqa: PLR1730 - a call of max() for every event
+                self.now = event.time
             if isinstance(event, StepCompleted):
                 self._step(event)
             elif isinstance(event, PhaseStarted):
@@ -317,8 +320,11 @@ class PhaseTree:
             parent = self._match(event.parent, event.thread)
             if parent is None:
                 self._odd("phase below a parent that is not open")
-        node = self._child(parent.node if parent else None, event.phase)
-        entry = _Open(node, parent, self.now, event)
+        name, num_steps, now = event.phase, event.num_steps, self.now
+        node = parent.node.children.get(name) if parent is not None else self.roots.get(name)
+        if node is None:
+            node = self._child(parent.node if parent is not None else None, name)
+        entry = _Open(node, parent, now, event)
         root = entry.root
         self._sweep(root)
         if parent is not None:
@@ -327,20 +333,26 @@ class PhaseTree:
         root.leaves[entry] = None
         node.instances.append(entry)
         node.count += 1
-        node.num_steps += max(event.num_steps, 0)
-        node.started = self.now
+        if num_steps > 0:
+            node.num_steps += num_steps
+        node.started = now
         node.step = 0
-        node.step_total = event.num_steps
-        self._open.setdefault(event.phase, []).append(entry)
-        if len(self._span_node) < self._max_spans:
-            entry.span = len(self._span_node)
+        node.step_total = num_steps
+        same_name = self._open.get(name)
+        if same_name is None:
+            self._open[name] = [entry]
+        else:
+            same_name.append(entry)
+        span = len(self._span_node)
+        if span < self._max_spans:
+            entry.span = span
             self._span_node.append(node.index)
-            self._span_parent.append(parent.span if parent else -1)
-            self._span_start.append(self.now)
+            self._span_parent.append(parent.span if parent is not None else -1)
+            self._span_start.append(now)
             self._span_end.append(-1.0)
             self._span_self.append(0.0)
             self._span_steps.append(0)
-            self._span_num_steps.append(_int64(event.num_steps))
+            self._span_num_steps.append(num_steps if 0 <= num_steps < _LARGE else _int64(num_steps))
             self._span_status.append(_RUNNING)
         else:
             self.spans_dropped += 1
@@ -369,10 +381,11 @@ class PhaseTree:
         if entry is None:
             self._odd("finish of a phase that is not open")
             return
-        for child in self._below(entry):
-            self._odd("phase finished before its child")
-            self._end(child, _DONE)
-            self._unwound.append((child.node, child.span))
+        if entry.children:
+            for child in self._below(entry):
+                self._odd("phase finished before its child")
+                self._end(child, _DONE)
+                self._unwound.append((child.node, child.span))
         self._end(entry, _DONE)
         self._unwound.append((entry.node, entry.span))
 
@@ -417,16 +430,17 @@ class PhaseTree:
         same_name.remove(entry)
         if not same_name:
             del self._open[entry.name]
-        duration = self.now - entry.start
+        now, span, step = self.now, entry.span, entry.step
+        duration = now - entry.start
         node.total_s += duration
         node.max_s = max(node.max_s, duration)
-        node.ended = self.now
+        node.ended = now
         node.last_status = status
-        if entry.span >= 0:
-            self._span_end[entry.span] = self.now
-            self._span_self[entry.span] = entry.self_s
-            self._span_steps[entry.span] = _int64(entry.step)
-            self._span_status[entry.span] = status
+        if span >= 0:
+            self._span_end[span] = now
+            self._span_self[span] = entry.self_s
+            self._span_steps[span] = step if 0 <= step < _LARGE else _int64(step)
+            self._span_status[span] = status
         self._touch(node)
 
     # ------------------------------------------------------------------ finding the instance
@@ -436,6 +450,8 @@ class PhaseTree:
         entries = self._open.get(name)
         if not entries:
             return None
+        if entries[-1].thread == thread:
+            return entries[-1]
         for entry in reversed(entries):
             if entry.thread == thread:
                 return entry
@@ -470,15 +486,20 @@ class PhaseTree:
         """Give the time since the last event of ``root`` to its innermost open phases."""
         elapsed = self.now - root.clock
         root.clock = self.now
-        if elapsed > 0.0 and root.leaves:
+        if elapsed <= 0.0:
+            return
+        if len(root.leaves) == 1:
+            (leaf,) = root.leaves
+            leaf.self_s += elapsed
+            leaf.node.self_s += elapsed
+        elif root.leaves:
             part = elapsed / len(root.leaves)
             for leaf in root.leaves:
                 leaf.self_s += part
                 leaf.node.self_s += part
 
     def _touch(self, node: PhaseNode) -> None:
-        self.revision += 1
-        node.revision = self.revision
+        self.revision = node.revision = self.revision + 1
         node.last_event = self.now
 
     def _odd(self, kind: str) -> None:

@@ -6,6 +6,7 @@ Everything that is measured here is printed as JSON or kept for a later cell.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -77,14 +78,15 @@ class Terminal(trt.IProgressMonitor):  # type: ignore[misc]
 
 def calls(monitor: Any, events: Iterable[Event]) -> list[Call]:
     """Prepare what TensorRT would call: bound methods with their arguments."""
+    start, step, finish = monitor.phase_start, monitor.step_complete, monitor.phase_finish
     made: list[Call] = []
     for event in events:
         if isinstance(event, StepCompleted):
-            made.append((monitor.step_complete, (event.phase, event.step)))
+            made.append((step, (event.phase, event.step)))
         elif isinstance(event, PhaseStarted):
-            made.append((monitor.phase_start, (event.phase, event.parent, event.num_steps)))
+            made.append((start, (event.phase, event.parent, event.num_steps)))
         elif isinstance(event, PhaseFinished):
-            made.append((monitor.phase_finish, (event.phase,)))
+            made.append((finish, (event.phase,)))
     return made
 
 
@@ -293,12 +295,16 @@ def emit(kind: str, rate: float, count: int, *, with_widget: bool) -> None:
     else:
         emitter = Emitter(calls(OnlyTrue(), events), rate, len(events))
         end = None
+    # What is prepared here is no part of a user's kernel: the collector need not go through it.
+    gc.collect()
+    gc.freeze()
     time.sleep(0.5)
 
     def run() -> None:
         from ipywidgets import Label
 
         emitter.run(end)
+        gc.unfreeze()
         Label(json.dumps([emitter.cpu_s, emitter.wall_s, emitter.grown_mb]))
 
     threading.Thread(target=run, daemon=True).start()
