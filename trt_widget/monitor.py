@@ -24,6 +24,7 @@ import contextlib
 import signal
 import threading
 from collections import deque
+from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ class _Phase:
     """One open phase, written by the callbacks and read by the drain."""
 
     __slots__ = (
+        "end",
         "last",
         "name",
         "num_steps",
@@ -71,6 +73,8 @@ class _Phase:
         "start",
         "thread",
     )
+
+    end: float
 
     def __init__(  # noqa: PLR0917 - made in a callback, where keywords would cost time
         self,
@@ -99,6 +103,15 @@ class _Phase:
             names.append(phase.name)
             phase = phase.parent
         return tuple(reversed(names))
+
+
+class _Unopened(_Phase):
+    """A phase that finished without a start."""
+
+    __slots__ = ()
+
+
+_time_of = attrgetter("time")
 
 
 class ProgressMonitor:
@@ -146,7 +159,8 @@ class ProgressMonitor:
         self._delivered_sent = False
         self._answered_by: str | None = None
         self._reason: str | None = None
-        self._queue: deque[tuple[_Phase, float, tuple[int, float] | None, bool]] = deque()
+        # A phase is put in when it starts, and again when it ends.
+        self._queue: deque[_Phase] = deque()
         self._open: dict[tuple[int, str], _Phase] = {}
         self._stray: dict[str, tuple[int, float, int]] = {}
         self._sent: dict[_Phase, int] = {}
@@ -179,7 +193,7 @@ class ProgressMonitor:
             and len(self._sent) < MAX_OPEN
         ):
             open_[key] = phase
-            self._queue.append((phase, now, None, False))
+            self._queue.append(phase)
         elif len(unqueued) < MAX_OPEN:
             open_[key] = phase
             unqueued[phase] = None
@@ -214,13 +228,16 @@ class ProgressMonitor:
         elif phase.previous is not None:
             self._open[key] = phase.previous
         if phase is None:
-            phase = _Phase(phase_name, None, 0, now, key[0])
-            self._queue_or_count(phase, now)
+            if len(self._queue) < MAX_QUEUED:
+                phase = _Unopened(phase_name, None, 0, now, key[0])
+                phase.end = now
+                self._queue.append(phase)
         elif self._unqueued and phase in self._unqueued:
             self._count(phase, now)
         else:
             # Never refused: at most one finish for a queued start.
-            self._queue.append((phase, now, phase.last, True))
+            phase.end = now
+            self._queue.append(phase)
         if self._others:
             self._tell_others("phase_finish", phase_name)
 
@@ -244,14 +261,11 @@ class ProgressMonitor:
                     return phase
         return None
 
-    def _queue_or_count(self, phase: _Phase, now: float) -> None:
-        if len(self._queue) < MAX_QUEUED:
-            self._queue.append((phase, now, None, True))
-
     def _count(self, phase: _Phase, now: float) -> None:
         with self._counting:
             if phase not in self._unqueued:  # the drain has just reported it
-                self._queue.append((phase, now, phase.last, True))
+                phase.end = now
+                self._queue.append(phase)
                 return
             del self._unqueued[phase]
             path = phase.path()
@@ -355,20 +369,20 @@ class ProgressMonitor:
             Times are seconds since :attr:`origin`.
         """
         origin = self._origin
-        events: list[tuple[float, int, Event]] = []
-        sent = self._sent
+        events: list[Event] = []
+        add, take, sent = events.append, self._queue.popleft, self._sent
         # Only what is in the queue now: a flood must not keep the drain from returning.
         for _ in range(len(self._queue)):
-            phase, time, last, finished = self._queue.popleft()
-            if not finished:
-                self._emit_start(events, phase)
+            phase = take()
+            known = sent.pop(phase, None)
+            if known is None and phase.__class__ is _Phase:
+                sent[phase] = -1
+                add(_started(phase, origin))
                 continue
-            if last is not None and last[0] > sent.get(phase, -1):
-                step = StepCompleted(last[1] - origin, phase.name, last[0], phase.thread)
-                events.append((last[1], len(events), step))
-            sent.pop(phase, None)
-            finish = PhaseFinished(time - origin, phase.name, phase.thread)
-            events.append((time, len(events), finish))
+            last = phase.last
+            if last is not None and known is not None and last[0] > known:
+                add(StepCompleted(last[1] - origin, phase.name, last[0], phase.thread))
+            add(PhaseFinished(phase.end - origin, phase.name, phase.thread))
         if self._unqueued or self._counted:
             self._drain_counted(events)
         # An open phase whose start is not out yet has one in the queue, for the next drain.
@@ -376,30 +390,17 @@ class ProgressMonitor:
             last = phase.last
             if last is not None and last[0] > known:
                 sent[phase] = last[0]
-                step = StepCompleted(last[1] - origin, phase.name, last[0], phase.thread)
-                events.append((last[1], len(events), step))
+                add(StepCompleted(last[1] - origin, phase.name, last[0], phase.thread))
         for name in list(self._stray):
             stray = self._stray.pop(name)
-            step = StepCompleted(stray[1] - origin, name, stray[0], stray[2])
-            events.append((stray[1], len(events), step))
+            add(StepCompleted(stray[1] - origin, name, stray[0], stray[2]))
         if self._delivered is not None and not self._delivered_sent:
             self._delivered_sent = True
-            events.append((self._delivered, len(events), CancelDelivered(self._delivered - origin)))
-        events.sort()  # the position decides between equal times: events are never compared
-        return [event for _, _, event in events]
+            add(CancelDelivered(self._delivered - origin))
+        events.sort(key=_time_of)  # stable: the order in the queue decides between equal times
+        return events
 
-    def _emit_start(self, events: list[tuple[float, int, Event]], phase: _Phase) -> None:
-        start = PhaseStarted(
-            phase.start - self._origin,
-            phase.name,
-            phase.parent_name,
-            phase.num_steps,
-            phase.thread,
-        )
-        self._sent[phase] = -1
-        events.append((phase.start, len(events), start))
-
-    def _drain_counted(self, events: list[tuple[float, int, Event]]) -> None:
+    def _drain_counted(self, events: list[Event]) -> None:
         with self._counting:
             room = max(0, MAX_OPEN - len(self._sent))
             adopted = sorted(self._unqueued, key=lambda phase: phase.start)[:room]
@@ -407,18 +408,19 @@ class ProgressMonitor:
                 del self._unqueued[phase]
             counted, self._counted = self._counted, {}
         for phase in adopted:
-            self._emit_start(events, phase)
+            self._sent[phase] = -1
+            events.append(_started(phase, self._origin))
         now = perf_counter()
         for path, (count, total, longest, steps, num_steps) in counted.items():
             collapsed = PhasesCollapsed(
                 now - self._origin, path, int(count), total, longest, int(steps), int(num_steps)
             )
-            events.append((now, len(events), collapsed))
+            events.append(collapsed)
         if self._refused > self._refused_sent:
             refused = self._refused - self._refused_sent
             self._refused_sent += refused
             collapsed = PhasesCollapsed(now - self._origin, (OTHER,), refused, 0.0, 0.0)
-            events.append((now, len(events), collapsed))
+            events.append(collapsed)
 
     @contextlib.contextmanager
     def cancel_on_interrupt(self) -> Iterator[ProgressMonitor]:
@@ -463,6 +465,12 @@ class ProgressMonitor:
     def __repr__(self) -> str:
         state = f", cancel requested: {self._reason}" if self._cancel else ""
         return f"ProgressMonitor({self._backend.name!r}{state})"
+
+
+def _started(phase: _Phase, origin: float) -> PhaseStarted:
+    return PhaseStarted(
+        phase.start - origin, phase.name, phase.parent_name, phase.num_steps, phase.thread
+    )
 
 
 _bound: dict[tuple[type, str], Any] = {}
