@@ -26,7 +26,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench", description="Measure what the widget costs."
     )
-    parser.add_argument("--long", action="store_true", help="longer runs (about 12 minutes)")
+    parser.add_argument("--long", action="store_true", help="longer runs (15 minutes instead of 5)")
     parser.add_argument(
         "--only", action="append", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
     )

@@ -51,7 +51,7 @@ def _printed(cell: Execution) -> Any:
 
 def callback(*, long: bool) -> list[Row]:
     """Cost per callback, in a kernel, with the drain and the view at work."""
-    rounds, floods = (300, 20) if long else (80, 6)
+    rounds, floods = (150, 12) if long else (60, 6)
     with Kernel(LATEST) as kernel:
         kernel.run(IMPORT)
         cell = kernel.run(f"inside.callback_costs({rounds}, {floods}, 60)", timeout=600)
@@ -106,12 +106,13 @@ def build(*, long: bool) -> list[Row]:
     with Kernel(LATEST) as kernel:
         kernel.run(IMPORT)
         for index in range(-1, pairs):
-            for with_widget in (True, False) if index % 2 else (False, True):
+            order = (True, False) if index % 2 else (False, True)
+            for with_widget in order if index >= 0 else (True,):
                 before = len(kernel.widgets("LabelModel"))
                 kernel.run(f"inside.build({path!r}, with_widget={with_widget})")
                 kernel.wait_for(lambda n=before: len(kernel.widgets("LabelModel")) > n, 120)
                 took = float(kernel.widgets("LabelModel")[-1].state["value"])
-                if index >= 0:  # the first pair warms up
+                if index >= 0:  # the first one warms up
                     seconds[with_widget].append(took)
                 time.sleep(0.5)
             if index >= 0:
@@ -167,12 +168,12 @@ def rates(*, long: bool) -> list[Row]:
         _emit(kernel, "trace", 10_000, 10_000, with_widget=True)  # the first one imports and warms
         time.sleep(4)
         kernel.run("inside.close()")
-        plan = [("trace", rate, 6.0 if not long else 15.0) for rate in (100, 1000, 10_000, 50_000)]
+        plan = [("trace", rate, 10.0 if long else 5.0) for rate in (100, 1000, 10_000, 50_000)]
         if long:
             plan[0] = ("trace", 100, len(mnist_events()) / 100)
         for kind, rate, seconds in [*plan, ("steps", 50_000, 20.0)]:
             count = round(rate * seconds)
-            alone = _emit(kernel, kind, rate, round(rate * min(seconds, 6.0)), with_widget=False)
+            alone = _emit(kernel, kind, rate, round(rate * min(seconds, 5.0)), with_widget=False)
             first = len(kernel.messages)
             cpu, wall, grown = _emit(kernel, kind, rate, count, with_widget=True)
             time.sleep(4)  # the last state goes out twice
@@ -267,13 +268,14 @@ def _click(kernel: Kernel, how: str) -> float:
 
 def clicks(*, long: bool) -> list[Row]:
     """Click on Cancel while a cell runs, until the monitor's flag is set."""
-    number = 30 if long else 10
+    number = 15 if long else 10
     what = {"sleep": "a cell sleeps", "loop": "a cell runs pure Python", "wait": "w.wait() runs"}
     rows = []
     for version in reversed(VERSIONS):
         with Kernel(version) as kernel:
             kernel.run(IMPORT)
-            for how in what if kernel.supports_subshells else ("wait",):
+            here = list(what) if long else ["sleep", "loop"]
+            for how in here if kernel.supports_subshells else ["wait"]:
                 _click(kernel, how)
                 delays = [1000 * _click(kernel, how) for _ in range(number)]
                 rows.append(
