@@ -15,9 +15,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import threading
 import time as clock
-import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,13 +34,13 @@ from trt_widget.errors import (
 from trt_widget.events import Event, LogMessage, MessagesDropped, StatusChanged, StreamStarted
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
+from trt_widget.executors.gate import GATE
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
 from trt_widget.phases import PhaseTree
 from trt_widget.timings import log_frame, spans_frame, timings_frame
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Generator
     from pathlib import Path
     from types import ModuleType, TracebackType
@@ -255,11 +255,23 @@ class Build:
 
                 assert self._source is not None  # noqa: S101 - only attach() has no source
                 self._executor = ThreadExecutor(self._source, self.options, self.backend, self.name)
-            self._start_draining()
-            _running.add(self)
-            self._executor.start(
-                Hooks(self._on_running, self._on_waiting, self._wake.set, self.signal_cancel)
-            )
+            # One time zero for both sides, also for a build that never comes to run.
+            self._origin = self._executor.reset_origin()
+            self._origin_epoch = clock.time()
+            try:
+                self._start_draining()
+                _running.add(self)
+                self._executor.start(
+                    Hooks(self._on_running, self._on_waiting, self._wake.set, self.signal_cancel)
+                )
+            except BaseException:
+                # No thread to be had, or Ctrl-C in between: nothing may be left waiting.
+                self._executor.request_cancel("closed")
+                if self._drain_thread is None or not self._drain_thread.is_alive():
+                    self._conclude_broken()
+                    self._publish()
+                    _running.discard(self)
+                raise
         return self
 
     def request_cancel(self, reason: str = "user") -> bool:
@@ -328,6 +340,9 @@ class Build:
 
         Ctrl-C (in a notebook: Interrupt) cancels the build; a second one leaves at once.
 
+        A build's own subscribers, observers and functions (``configure=``) hold it up, so they
+        cannot wait for it before it has ended.
+
         Parameters
         ----------
         timeout
@@ -343,7 +358,7 @@ class Build:
         BuildFailed, BuildCancelled
             How else it ended.
         BuildStateError
-            It was not started.
+            It was not started, or it would wait for the caller.
         TimeoutError
             ``timeout`` seconds have passed.
         """
@@ -362,13 +377,19 @@ class Build:
             Called about twenty times a second meanwhile.
         """
         deadline = None if timeout is None else clock.monotonic() + timeout
+        pause = 0.05 if between else 0.2
         interrupted = False
+        self._check_not_inside()
         while True:
             try:
-                while not self._ended.wait(0.05 if between else 0.2):
+                while not self._ended.wait(
+                    pause
+                    if deadline is None
+                    else max(0.0, min(pause, deadline - clock.monotonic()))
+                ):
                     if between is not None:
                         between()
-                    if deadline is not None and clock.monotonic() > deadline:
+                    if deadline is not None and clock.monotonic() >= deadline:
                         raise TimeoutError(f"{self.name} is still {self._status} after {timeout} s")
                     if self._drain_thread is not None and not self._drain_thread.is_alive():
                         self._conclude_broken()
@@ -495,7 +516,9 @@ class Build:
     ) -> Callable[[], None]:
         """Have ``callback`` called with every batch of events, on the build's drain thread.
 
-        One that raises is reported once through :mod:`logging` and dropped; the build goes on.
+        One that raises is reported once through :mod:`logging` and dropped; the build goes on. One
+        that blocks holds up the view, the deadline and the end (the builder itself goes on), so
+        hand long work on to a thread of your own.
 
         Parameters
         ----------
@@ -545,6 +568,8 @@ class Build:
         ------
         BuildCancelled, BuildFailed
             It was ``None``.
+        BuildStateError
+            The build was not entered.
         """
         if not isinstance(self._executor, AttachedExecutor) or not self._started:
             raise BuildStateError(
@@ -553,19 +578,32 @@ class Build:
             )
         self._executor.finish(engine)
         self.wait_ended()
-        return self._give_engine()
+        # An engine that comes after the end changes nothing, and is not lost either.
+        return self._give_engine() if engine is None else engine
 
     def __enter__(self) -> Build:  # noqa: PYI034 - typing.Self came with Python 3.11
-        """Start to watch an attached build; Ctrl-C cancels it from now on."""
+        """Start to watch an attached build; Ctrl-C cancels it from now on.
+
+        Raises
+        ------
+        BuildCancelled
+            It was cancelled before: there is nothing to build.
+        """
         if not isinstance(self._executor, AttachedExecutor):
             raise BuildStateError(
                 "Only an attached build is used in a with statement.",
                 remedy="Use start() and wait().",
             )
         self.start()
-        if threading.current_thread() is threading.main_thread():
-            self._interrupts = contextlib.ExitStack()
-            self._interrupts.enter_context(self.monitor.cancel_on_interrupt())
+        if not self._started:
+            self._give_engine()
+        try:
+            if threading.current_thread() is threading.main_thread():
+                self._interrupts = contextlib.ExitStack()
+                self._interrupts.enter_context(self.monitor.cancel_on_interrupt())
+        except BaseException:  # __exit__ will not be called
+            self._executor.leave()
+            raise
         return self
 
     def __exit__(
@@ -618,6 +656,19 @@ class Build:
                 f"The build of {self.name} was not started.", remedy="Call start() first."
             )
 
+    def _check_not_inside(self) -> None:
+        """Raise `BuildStateError` if the build would wait for the thread that waits for it."""
+        thread = threading.current_thread()
+        executor = self._executor
+        if not self._ended.is_set() and (
+            thread is self._drain_thread or (executor is not None and executor.builds_on(thread))
+        ):
+            raise BuildStateError(
+                f"The build of {self.name} cannot be waited for by a function that it calls itself "
+                "(a subscriber, an observer, configure=).",
+                remedy="Wait elsewhere, or take the engine when the status has become succeeded.",
+            )
+
     def _give_engine(self) -> Any:
         result = self._result
         if result is not None and result.error is not None:
@@ -668,8 +719,8 @@ class Build:
             self._tell(self._take_news())
             self._publish()
             self._run_later()
-        except Exception:  # noqa: BLE001 - whoever waits is told by _conclude_broken
-            _log.exception("trt_widget: the drain thread of %s broke off", self.name)
+        except BaseException:  # noqa: BLE001 - whoever waits is told by _conclude_broken
+            _report("trt_widget: the drain thread of %s broke off", self.name)
             if self._executor is not None:
                 self._executor.request_cancel("closed")
         finally:
@@ -682,8 +733,9 @@ class Build:
         executor = self._executor
         if executor is None:  # cancelled before it was started
             return
-        alive = executor.alive()
-        outcome = executor.outcome
+        with self.lock:  # start() holds it until the executor has really started
+            alive = executor.alive()
+            outcome = executor.outcome
         events = executor.drain()
         with self.lock:
             self._take(events)
@@ -730,8 +782,8 @@ class Build:
                 continue
             try:
                 callback(events)
-            except Exception:  # noqa: BLE001 - a subscriber's fault must not end the build
-                _log.exception(
+            except BaseException:  # noqa: BLE001 - a subscriber's fault must not end the build
+                _report(
                     "trt_widget: a subscriber of %s raised and is dropped: %r", self.name, callback
                 )
                 with self.lock, contextlib.suppress(ValueError):
@@ -806,8 +858,14 @@ class Build:
                 self._later.remove((when, action))
             try:
                 action()
-            except Exception:  # noqa: BLE001 - a view's fault must not end the thread
-                _log.exception("trt_widget: a view of %s raised", self.name)
+            except BaseException:  # noqa: BLE001 - a view's fault must not end the thread
+                _report("trt_widget: a view of %s raised", self.name)
+
+
+def _report(message: str, *arguments: object) -> None:
+    """Log the exception that is being handled; a handler or filter that raises changes nothing."""
+    with contextlib.suppress(Exception):
+        _log.exception(message, *arguments)
 
 
 def _size(engine: Any) -> int | None:
@@ -818,7 +876,8 @@ def _size(engine: Any) -> int | None:
         return None
 
 
-_running: weakref.WeakSet[Build] = weakref.WeakSet()
+#: Builds between start and end. Added to and removed from by many threads: each is one operation.
+_running: set[Build] = set()
 
 
 @atexit.register
@@ -829,4 +888,15 @@ def _cancel_all() -> None:
         build.request_cancel("closed")
     deadline = clock.monotonic() + _EXIT_WAIT_S
     for build in builds:
-        build._published.wait(max(0.0, deadline - clock.monotonic()))  # noqa: SLF001 - same module
+        if build.executor != "attached":  # that one ends when the user's code says so, if at all
+            build._published.wait(max(0.0, deadline - clock.monotonic()))  # noqa: SLF001
+
+
+def _forget_all() -> None:
+    """Start afresh in a forked child, which has none of the threads that build."""
+    _running.clear()
+    GATE.forget()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_all)

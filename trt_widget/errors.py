@@ -387,11 +387,11 @@ def call_users_code(function_name: str, function: Callable[..., _T], *args: obje
     ------
     ConfigureFailed
         From the caller's exception, whose traceback holds their frames and not ours.
-        ``KeyboardInterrupt`` and others that are no ``Exception`` pass untouched.
+        ``KeyboardInterrupt`` passes untouched.
     """
     try:
         return function(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         error.__traceback__ = without_our_frames(error.__traceback__)
         place = ""
         if error.__traceback__ is not None:

@@ -12,6 +12,7 @@ would take the interpreter.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from time import perf_counter
@@ -82,7 +83,9 @@ class BuildLog:
 def forward(messages: list[LogMessage]) -> None:
     """Hand messages on to ``logging.getLogger("trt_widget.tensorrt")``."""
     for message in messages:
-        _forward.log(_LEVELS.get(message.severity, logging.INFO), "%s", message.message)
+        # A handler or filter that raises is its owner's affair, and must not end the build.
+        with contextlib.suppress(Exception):
+            _forward.log(_LEVELS.get(message.severity, logging.INFO), "%s", message.message)
 
 
 class _Recorder:

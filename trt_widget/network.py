@@ -43,6 +43,8 @@ class Prepared:
         The ``OnnxParser``, or None; it owns the weights and has to live until the build has ended.
     notes
         Sentences for people that are not errors.
+    previous_monitor
+        The monitor that the config had before ours, or None.
     keepalive
         Objects that have to live as long as the build.
     """
@@ -52,6 +54,7 @@ class Prepared:
     config: Any
     parser: Any = None
     notes: list[str] = field(default_factory=list)
+    previous_monitor: Any = None
     keepalive: list[Any] = field(default_factory=list)
 
 
@@ -146,6 +149,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     if config.num_optimization_profiles == 0 and diagnosis.needs_profile(network):
         raise diagnosis.missing_profile(network)
     if progress_monitor is not None:
+        prepared.previous_monitor = config.progress_monitor
         _attach(progress_monitor, config)
     return prepared
 
@@ -218,6 +222,8 @@ def _call_source(source: Source, backend: Backend, logger: Any) -> Prepared:
 def _parse_source(source: Source, options: BuildOptions, backend: Backend, logger: Any) -> Prepared:
     trt = backend.module
     data = _serialize(source) if source.kind == "proto" else source.value
+    if source.kind == "path":
+        _check_encoding(source)
     words = _Words(logger)
     bytes_to_examine = source if source.kind != "proto" else _as_bytes(source, data)
     if _size(bytes_to_examine) > diagnosis.LARGEST_MESSAGE:
@@ -247,6 +253,16 @@ def _parse_source(source: Source, options: BuildOptions, backend: Backend, logge
             "Export the model again.",
         )
     return Prepared(builder, network, None, parser)
+
+
+def _check_encoding(source: Source) -> None:
+    try:
+        str(source.value).encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"The path {str(source.value)!r} is not UTF-8 text, and TensorRT takes no other.",
+            "Rename the file or folder; a model in one file can also be given as its bytes.",
+        ) from error
 
 
 def _serialize(source: Source) -> bytes:

@@ -28,10 +28,12 @@ from trt_widget import (
     BuildFailed,
     BuildStateError,
     ProgressMonitor,
+    SourceError,
     WrongBackendError,
 )
 from trt_widget.events import StatusChanged, StreamStarted
 from trt_widget.executors.gate import GATE
+from trt_widget.network import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -677,6 +679,123 @@ def test_unsubscribing_and_a_subscriber_that_cancels_and_waits() -> None:
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_subscriber_that_wants_to_leave_is_dropped_too(error: type[BaseException]) -> None:
+    build = Build(models.mlp())
+
+    def bad(_events: list[Event]) -> None:
+        raise error
+
+    build.subscribe(bad)
+    assert build.start().wait(20)
+
+
+def test_a_filter_of_the_log_that_raises_does_not_end_the_build() -> None:
+    class Bad(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise ValueError(record.name)
+
+    loggers = [logging.getLogger("trt_widget"), logging.getLogger("trt_widget.tensorrt")]
+    bad = Bad()
+    for logger in loggers:
+        logger.addFilter(bad)
+    try:
+        build = Build(models.mlp())
+        build.subscribe(lambda events: events.clear() or events[0])
+        assert build.start().wait(20)
+    finally:
+        for logger in loggers:
+            logger.removeFilter(bad)
+
+
+def test_what_a_build_calls_itself_cannot_wait_for_it() -> None:
+    caught: list[BuildStateError] = []
+
+    def wait(*_: Any) -> None:
+        try:
+            build.wait()
+        except BuildStateError as error:
+            caught.append(error)
+
+    build = Build(models.mlp(), configure=wait)
+    stop = build.subscribe(lambda _events: (stop(), wait()))
+    assert build.start().wait(20)
+    assert len(caught) == 2
+    assert "cannot be waited for" in str(caught[0])
+
+
+def test_a_start_that_takes_longer_than_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = GATE.queue
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.3)  # the drain thread looks for the executor's meanwhile
+        return queue(*arguments)
+
+    monkeypatch.setattr(GATE, "queue", slowly)
+    assert Build(models.mlp()).start().wait(20)
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_without_a_thread_nobody_waits_for_ever(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == which:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    build = Build(models.mlp())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            build.start()
+    with pytest.raises(BuildFailed):
+        build.wait(20)
+    assert Build(models.mlp()).start().wait(20)
+
+
+def test_stopping_a_pending_build_is_timed_from_the_request() -> None:
+    first = Build(DENSENET).start()
+    second = Build(models.mlp())
+    time.sleep(0.2)
+    second.start()
+    until(lambda: second.waiting_for is not None)
+    asked = time.perf_counter()
+    second.request_cancel()
+    with pytest.raises(BuildCancelled):
+        second.wait()
+    assert 0 < second.result.stop_latency_s < time.perf_counter() - asked
+    first.request_cancel()
+    first.wait_ended()
+
+
+def test_a_failed_build_does_not_keep_its_network() -> None:
+    def no_output(_builder: Any, network: Any, _config: Any) -> None:
+        network.unmark_output(network.get_output(0))
+
+    build = Build(models.mlp(), configure=no_output).start()
+    until(lambda: build.status == "failed")
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, Prepared)]
+    assert "no output" in str(build.result.error)
+
+
+def test_names_that_are_no_text_are_the_models_fault(tmp_path: Path) -> None:
+    data = models.mlp().SerializeToString()
+    build = Build(data.replace(b"relu1", b"\xff" * 5).replace(b"Relu", b"Re\xff\xff")).start()
+    with pytest.raises(SourceError, match="not UTF-8"):
+        build.wait(20)
+    if sys.platform == "linux":
+        path = tmp_path / os.fsdecode(b"\xff.onnx")
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match="not UTF-8"):
+            Build(path).start().wait(20)
+
+
 def test_close_cancels_and_nothing_is_kept_alive() -> None:
     def closed() -> list[weakref.ref[Any]]:
         build = Build(DENSENET).start()
@@ -747,6 +866,49 @@ def test_an_attached_build_is_cancelled_and_fails_like_any_other() -> None:
     with pytest.raises(ZeroDivisionError), Build.attach(config) as broken:
         raise ZeroDivisionError
     assert broken.status == "failed"
+
+
+def test_a_config_can_be_used_again_after_a_cancel() -> None:
+    builder, network, config, _parser = parsed(models.mlp())
+    own = ProgressMonitor("tensorrt_rtx")
+    for previous in (None, own):
+        config.progress_monitor = previous
+        with Build.attach(config) as build:
+            build.request_cancel()
+            engine = builder.build_serialized_network(network, config)
+            with pytest.raises(BuildCancelled):
+                build.finish(engine)
+        assert config.progress_monitor is previous
+        with Build.attach(config) as build:
+            build.finish(builder.build_serialized_network(network, config))
+        assert build.status == "succeeded"
+    # The same where a config= of the caller's gives one config to several builds.
+    kept = {"source": lambda: (builder, network), "config": lambda *_: config}
+    stopped = Build(**kept)
+    stopped.subscribe(lambda _events: None)
+    own.request_cancel()  # the caller's own monitor stops this one
+    with pytest.raises(BuildCancelled):
+        stopped.start().wait(20)
+    assert config.progress_monitor is own
+    config.progress_monitor = None
+    assert Build(**kept).start().wait(20)
+    assert config.progress_monitor is None
+
+
+def test_an_attached_build_that_was_cancelled_before_is_not_entered() -> None:
+    _builder, _network, config, _parser = parsed(models.mlp())
+    build = Build.attach(config)
+    build.request_cancel()
+    with pytest.raises(BuildCancelled), build:
+        pytest.fail("the user's builder must not run")
+
+
+def test_an_engine_that_comes_after_the_end_is_given_back() -> None:
+    _builder, _network, config, _parser = parsed(models.mlp())
+    with Build.attach(config) as build:
+        pass
+    assert build.finish(b"engine") == b"engine"
+    assert build.status == "ended"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill cannot send SIGINT on Windows")
@@ -848,6 +1010,49 @@ def test_leaving_the_interpreter_ends_a_running_build_cleanly() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
+
+
+def test_leaving_the_interpreter_does_not_wait_for_the_users_own_build() -> None:
+    script = "from trt_widget import Build; Build.attach(backend='tensorrt_rtx').start()"
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert done.returncode == 0
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_starts_afresh() -> None:
+    script = textwrap.dedent(
+        """
+        import os, sys, time
+        from tests import models
+        from trt_widget import Build, BuildCancelled, BuildFailed
+        build = Build(models.light_model("densenet121")).start()
+        while build.status != "running":
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            try:
+                build.wait(20)
+            except BuildFailed:
+                print("child: no such build", flush=True)
+            print("child:", len(Build(models.mlp()).start().wait(20)) > 1000, flush=True)
+            sys.exit(0)
+        print("left with", os.waitpid(child, 0)[1], flush=True)
+        build.request_cancel()
+        try:
+            build.wait()
+        except BuildCancelled:
+            print("parent: cancelled")
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (
+        0,
+        "child: no such build\nchild: True\nleft with 0\nparent: cancelled\n",
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill cannot send SIGINT on Windows")

@@ -23,6 +23,7 @@ from tests import models
 from tests.traces import mnist_events, replay
 from trt_widget import BuildCancelled, BuildFailed, BuildStateError, BuildWidget, UnknownOptionError
 from trt_widget.widget.models import BuildCard, PhaseBar
+from trt_widget.widget.view import CardView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -370,3 +371,56 @@ def test_what_it_found_stays_usable_after_close() -> None:
     assert w.status == "succeeded"
     assert w.engine == b"engine"
     assert w.wait() == b"engine"
+
+
+def test_an_observer_that_raises_is_reported_and_the_view_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    w = BuildWidget(models.mlp())
+    seen: list[str] = []
+
+    def bad(change: Any) -> None:
+        seen.append(change["new"])
+        raise RuntimeError("mine")
+
+    w.observe(bad, "status")
+    w.start().wait()
+    until(lambda: w.header["status"] == "succeeded")
+    assert seen == ["running", "succeeded"]
+    assert caplog.text.count("an observer of BuildWidget('mlp'") == 2
+
+
+def test_close_in_the_middle_of_an_update_leaves_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain thread is in the middle of making rows when another thread closes the view."""
+    inside, go_on = threading.Event(), threading.Event()
+    make = CardView._new_bar
+
+    def slowly(view: CardView) -> PhaseBar:
+        inside.set()
+        go_on.wait(5)
+        return make(view)
+
+    before = set(_instances)
+    monkeypatch.setattr(CardView, "_new_bar", slowly)
+    w = BuildWidget(models.light_model("resnet50"))
+    seen: list[str] = []
+    w.observe(lambda change: seen.append(change["new"]), "status")
+    w.start()
+    assert inside.wait(20)
+    closing = threading.Thread(target=w.close)
+    closing.start()
+    time.sleep(0.1)
+    go_on.set()
+    closing.join()
+    w.build.wait_ended()
+    assert set(_instances) <= before
+    until(lambda: seen[-1] == w.status)
+    assert "raised" not in caplog.text
+
+
+def test_a_view_that_is_replaced_as_its_build_ends_is_closed() -> None:
+    w = attached()
+    w._replace()
+    assert w.comm is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from trt_widget.errors import BuildError
@@ -103,6 +104,9 @@ class Executor(Protocol):
 
     def alive(self) -> bool:
         """Whether an outcome can still come."""
+
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the executor's own, so that it cannot wait for the outcome."""
 
     @property
     def outcome(self) -> Outcome | None:

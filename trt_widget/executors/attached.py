@@ -11,6 +11,8 @@ from trt_widget.executors.gate import GATE
 from trt_widget.monitor import ProgressMonitor
 
 if TYPE_CHECKING:
+    import threading
+
     from trt_widget.backend import Backend
     from trt_widget.events import Event
     from trt_widget.executors import Hooks
@@ -28,7 +30,8 @@ class AttachedExecutor:
         The package of the user's builder.
     config
         Its builder config, or ``None`` where the user's code sets the monitor itself. A monitor
-        that it has already is kept and called too.
+        that it has already is kept and called too, and is alone in it again after the end: a
+        monitor is for one build, and the cancel of this one must not end the config's next.
     label
         What people call the build.
 
@@ -45,9 +48,12 @@ class AttachedExecutor:
         self._outcome: Outcome | None = None
         self._ticket: Ticket | None = None
         self.monitor = ProgressMonitor(backend)
+        self._config = config
+        self._previous: Any = None
         if config is not None:
             try:
-                self.monitor.chain(config.progress_monitor)
+                self._previous = config.progress_monitor
+                self.monitor.chain(self._previous)
                 config.progress_monitor = self.monitor
             except (AttributeError, TypeError) as error:
                 raise WrongBackendError(
@@ -88,6 +94,9 @@ class AttachedExecutor:
 
     def _end(self, outcome: Outcome) -> None:
         if self._outcome is None:
+            config, self._config = self._config, None
+            if config is not None and config.progress_monitor is self.monitor:
+                config.progress_monitor = self._previous
             self._outcome = outcome
             if self._ticket is not None:
                 GATE.leave(self._ticket)
@@ -117,6 +126,10 @@ class AttachedExecutor:
     def alive(self) -> bool:
         """Say yes: the user's code decides when it ends."""
         return True
+
+    def builds_on(self, thread: threading.Thread) -> bool:  # noqa: ARG002 - the protocol's
+        """Say no: another thread of the user's may hand the engine in."""
+        return False
 
     @property
     def outcome(self) -> Outcome | None:

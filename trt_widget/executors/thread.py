@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trt_widget import diagnosis
 from trt_widget._files import save_atomically
 from trt_widget.backend import gpus
-from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError
+from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError, SourceError
 from trt_widget.executors import Outcome
 from trt_widget.executors.gate import GATE
 from trt_widget.logger import make_logger
@@ -98,7 +98,11 @@ class ThreadExecutor:
         """Begin in the background."""
         self._hooks = hooks
         self._ticket = GATE.queue(self._options.device or 0, self._label, self._wake, hooks.cancel)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
+            GATE.leave(self._ticket)
+            raise
 
     def reset_origin(self) -> float:
         """Make now the time zero of the events."""
@@ -130,6 +134,10 @@ class ThreadExecutor:
         """Whether the thread still runs."""
         return self._thread.is_alive()
 
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the one that builds."""
+        return thread is self._thread
+
     @property
     def outcome(self) -> Outcome | None:
         """The outcome, once there is one."""
@@ -147,6 +155,15 @@ class ThreadExecutor:
             outcome = self._cancelled("before build")
         except BuildError as error:
             outcome = self._failed(error)
+        except UnicodeDecodeError as error:
+            # Names in a model need not be UTF-8; the bindings cannot hand such a name over.
+            unreadable = SourceError(
+                f"{self._label} has a name (of a node, operator or tensor) that is not UTF-8 text: "
+                f"{error}.",
+                "Export the model again with other names.",
+            )
+            unreadable.__cause__ = error
+            outcome = self._failed(unreadable)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
             failure = BuildFailed(
                 f"The build broke off with {type(error).__name__}: {error}",
@@ -185,7 +202,13 @@ class ThreadExecutor:
         facts = {"layers": prepared.network.num_layers, "device": self._device()}
         if cancelled():
             return self._cancelled("before build", facts)
-        serialized = prepared.builder.build_serialized_network(prepared.network, prepared.config)
+        try:
+            serialized = prepared.builder.build_serialized_network(
+                prepared.network, prepared.config
+            )
+        finally:
+            # A config of the caller's may be used again, and a monitor is for one build.
+            prepared.config.progress_monitor = prepared.previous_monitor
         time = perf_counter() - monitor.origin
         notes = [*prepared.notes, *monitor.other_errors()]
         if serialized is None:
@@ -221,4 +244,6 @@ class ThreadExecutor:
 
     def _failed(self, error: BuildError) -> Outcome:
         time = perf_counter() - self._monitor.origin
+        # Its frames would keep the network and its weights for as long as the error is kept.
+        error.__traceback__ = None
         return Outcome("failed", error=error, ended_by="error", time=time)

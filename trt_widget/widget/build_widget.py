@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
 import threading
 import weakref
@@ -281,17 +283,21 @@ class BuildWidget(BuildCard):
 
     def _on_batch(self, events: list[Event]) -> None:
         """Bring the view and the observers up to date (on the drain thread)."""
-        if self._view is not None:
-            self._view.update()
+        view = self._view
+        if view is not None:
+            view.update()
         for event in events:
             if isinstance(event, StatusChanged) and event.status != self._seen:
                 old, self._seen = self._seen, event.status
-                self.notify_change(
-                    traitlets.Bunch(
-                        name="status", old=old, new=event.status, owner=self, type="change"
-                    )
+                change = traitlets.Bunch(
+                    name="status", old=old, new=event.status, owner=self, type="change"
                 )
-        if self._view is not None and self._view.replaced and self._build.status in FINAL:
+                try:
+                    self.notify_change(change)
+                except BaseException:  # noqa: BLE001 - an observer's fault must not stop the view
+                    with contextlib.suppress(Exception):
+                        _log.exception("trt_widget: an observer of %r raised", self)
+        if view is not None and view.replaced and self._build.status in FINAL:
             self._close_view()
 
     def _replace(self) -> None:
@@ -299,11 +305,10 @@ class BuildWidget(BuildCard):
         view = self._view
         if view is None:
             return
+        # One that still runs may be shown elsewhere: its own drain closes it at its end.
+        view.replaced = True
         if self._build.status in FINAL:
             self._close_view()
-        else:
-            # It still runs and may be shown elsewhere: its own drain closes it at its end.
-            view.replaced = True
 
     def _close_view(self) -> None:
         with _closing:
@@ -340,7 +345,9 @@ class BuildWidget(BuildCard):
         return build_text(self._build)
 
 
-_closing = threading.Lock()
+#: Reentrant, as that of the cells: the collector may call `BuildWidget.__del__` anywhere.
+_closing = threading.RLock()
+_log = logging.getLogger("trt_widget")
 
 
 def _updater(reference: weakref.ref[BuildWidget]) -> Callable[[list[Event]], None]:
@@ -374,7 +381,7 @@ class _Cells:
     """The widgets that cells have made: a cell that runs again replaces its own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._made: dict[str, tuple[str, list[weakref.ref[BuildWidget]]]] = {}
 
     def enter(self, widget: BuildWidget) -> None:

@@ -8,6 +8,7 @@ itself.
 
 from __future__ import annotations
 
+import threading
 import time as clock
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,8 @@ class CardView:
         self._header_key: Any = None
         self._messages_sent = -1
         self._messages_time = 0.0
+        #: Whoever closes waits for the message that is being sent.
+        self._lock = threading.RLock()
         self._closed = False
         self._finished = False
         self.replaced = False
@@ -76,8 +79,11 @@ class CardView:
 
     def update(self) -> None:
         """Send what changed since the last call."""
-        if self._closed:
-            return
+        with self._lock:
+            if not self._closed:
+                self._update()
+
+    def _update(self) -> None:
         build = self._build
         now = clock.monotonic()
         self._tokens = min(BARS_AT_ONCE, self._tokens + (now - self._last_tick) * BARS_PER_SECOND)
@@ -115,21 +121,22 @@ class CardView:
 
     def send_again(self) -> None:
         """Send the whole state once more."""
-        if self._closed:
-            return
-        for bar in self._all:
-            bar.send_state()
-        self._card.send_state()
+        with self._lock:
+            if not self._closed:
+                for bar in self._all:
+                    bar.send_state()
+                self._card.send_state()
 
     def close(self) -> None:
         """Close every comm of the rows."""
-        self._closed = True
-        for widget in [*self._all, self._layout, self._style]:
-            widget.close()
-        self._bars.clear()
-        self._free.clear()
-        self._all.clear()
-        self._shown = []
+        with self._lock:
+            self._closed = True
+            for widget in [*self._all, self._layout, self._style]:
+                widget.close()
+            self._bars.clear()
+            self._free.clear()
+            self._all.clear()
+            self._shown = []
 
     # ------------------------------------------------------------------ inside
 
