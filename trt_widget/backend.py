@@ -143,6 +143,19 @@ class Backend:
         """Return the names of the GPU generations that can be a ``target=``; empty without any."""
         return tuple(name for name in self._members("ComputeCapability") if name != "NONE")
 
+    def runs_on(self, gpu: Gpu) -> bool:
+        """Tell whether engines of this package run on that GPU.
+
+        TensorRT for RTX builds without complaint also for a GPU it does not know, and only the
+        runtime refuses the engine. Measured with 1.7.1 on an H200 (SM90): it knows 8.0, 8.6, 8.9,
+        12.0, 12.1 and whatever is newer. Its ComputeCapability has 7.5 as well.
+        """
+        known = [int(name[2:]) for name in self.compute_capabilities() if name.startswith("SM")]
+        if not known:
+            return True
+        own = int(gpu.compute_capability[2:])
+        return own in known or own > max(known)
+
     def _members(self, enumeration: str) -> tuple[str, ...]:
         return tuple(getattr(getattr(self.module, enumeration, None), "__members__", ()))
 

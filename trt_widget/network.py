@@ -126,7 +126,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     trt = backend.module
     if progress_monitor is not None and package_of(progress_monitor) != backend.name:
         raise _of_other_package("The progress monitor", progress_monitor, backend)
-    _check_device(options, backend)
+    notes = _check_device(options, backend)
     step()
     if hasattr(trt, "init_libnvinfer_plugins"):  # a package built without plugins lacks it
         trt.init_libnvinfer_plugins(logger, "")
@@ -135,6 +135,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     else:
         prepared = _parse_source(source, options, backend, logger)
     step()
+    prepared.notes += notes
     network = prepared.network
     _check_inputs(network, options.profiles)
     prepared.config = _make_config(prepared, options, backend)
@@ -166,7 +167,8 @@ def _of_other_package(what: str, found: object, backend: Backend) -> WrongBacken
     )
 
 
-def _check_device(options: BuildOptions, backend: Backend) -> None:
+def _check_device(options: BuildOptions, backend: Backend) -> list[str]:
+    """Set the device; return what is to be said about it."""
     if backend.needs_gpu and not gpus():
         raise OptionRejected(
             f"{backend} needs a GPU to build, and there is no NVIDIA driver with a GPU here.",
@@ -179,6 +181,24 @@ def _check_device(options: BuildOptions, backend: Backend) -> None:
         )
     if options.device is not None:
         use_device(options.device)
+    found = gpus()
+    if not found or (options.target and "CURRENT" not in options.target):
+        return []
+    gpu = found[options.device or 0]
+    if backend.runs_on(gpu):
+        return []
+    if options.target:
+        raise OptionRejected(
+            f"{backend} has no support for this machine's GPU, {gpu.name} "
+            f"({gpu.compute_capability}): an engine for target='current' would run nowhere.",
+            f"Name another target ({', '.join(backend.compute_capabilities())}), or use full "
+            "TensorRT on this GPU.",
+        )
+    note = (
+        f"The engine will not run on this machine's GPU, {gpu.name} ({gpu.compute_capability}), "
+        f"which {backend} does not support."
+    )
+    return [note]
 
 
 # ---- the network --------------------------------------------------------------------------------

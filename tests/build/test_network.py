@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 from tests import models
 from trt_widget import diagnosis, errors
-from trt_widget.backend import Backend, find_backend
+from trt_widget import network as network_module
+from trt_widget.backend import Backend, Gpu, find_backend
 from trt_widget.network import Prepared, prepare
 from trt_widget.options import BuildOptions, check_source
 
@@ -714,3 +715,12 @@ def test_the_drivers_noise_is_no_cause(backend: Backend) -> None:
     assert error.messages == ("something", noise)
     alone = diagnosis.explain_failure(backend, [("ERROR", noise)])
     assert "no NVIDIA driver" in alone.cause
+
+
+def test_a_gpu_that_rtx_does_not_know(monkeypatch: pytest.MonkeyPatch, logger: Logger) -> None:
+    """A stand-in for the GPU: the facts are those of a run on an H200."""
+    monkeypatch.setattr(network_module, "gpus", lambda: (Gpu(0, "NVIDIA H200", "SM90"),))
+    with pytest.raises(errors.OptionRejected, match=r"NVIDIA H200 \(SM90\).*run nowhere"):
+        make(models.mlp(), logger, target="current")
+    assert "will not run on this machine's GPU" in make(models.mlp(), logger).notes[0]
+    assert make(models.mlp(), logger, target="SM86").notes == []

@@ -270,3 +270,13 @@ def test_gpus_of_a_driver(driver: FakeDriver) -> None:
 
 def test_repr_is_short() -> None:
     assert repr(Backend("tensorrt_rtx", tensorrt_rtx)).startswith("<Backend tensorrt_rtx 1.")
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [("SM80", True), ("SM90", False), ("SM121", True), ("SM130", True), ("SM70", False)],
+)
+def test_which_gpus_its_engines_run_on(capability: str, runs: bool) -> None:
+    """Measured on an H200 (SM90): RTX builds for it and its own runtime refuses the engine."""
+    rtx = Backend("tensorrt_rtx", tensorrt_rtx)
+    assert rtx.runs_on(Gpu(0, "a GPU", capability)) is runs
