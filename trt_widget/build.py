@@ -249,7 +249,6 @@ class Build:
                 )
             if self._status in FINAL:
                 return self
-            self._started = True
             if self._executor is None:
                 from trt_widget.executors.thread import ThreadExecutor
 
@@ -259,20 +258,36 @@ class Build:
             self._origin = self._executor.reset_origin()
             self._origin_epoch = clock.time()
             try:
+                self._started = True
                 self._start_draining()
                 _running.add(self)
                 self._executor.start(
                     Hooks(self._on_running, self._on_waiting, self._wake.set, self.signal_cancel)
                 )
-            except BaseException:
+            except BaseException as error:
                 # No thread to be had, or Ctrl-C in between: nothing may be left waiting.
-                self._executor.request_cancel("closed")
-                if self._drain_thread is None or not self._drain_thread.is_alive():
-                    self._conclude_broken()
-                    self._publish()
-                    _running.discard(self)
+                self._give_up_start(error)
                 raise
         return self
+
+    def _give_up_start(self, error: BaseException) -> None:
+        """End a build whose start broke off; the caller holds the lock."""
+        executor = self._executor
+        assert executor is not None  # noqa: S101 - start() made it
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if interrupted:
+            outcome = Outcome("cancelled", ended_by="before build", reason="interrupt")
+        else:
+            failure = BuildFailed(
+                f"The build of {self.name} could not be started: {error}.",
+                remedy="Close what else uses threads and memory, and start a new one.",
+            )
+            outcome = Outcome("failed", error=failure, ended_by="error")
+        executor.request_cancel("interrupt" if interrupted else "closed")
+        self._conclude(outcome)
+        if self._drain_thread is None or not self._drain_thread.is_alive():
+            self._publish()
+            _running.discard(self)
 
     def request_cancel(self, reason: str = "user") -> bool:
         """Ask the build to stop; returns at once.

@@ -296,11 +296,9 @@ class PhaseTree:
             self.now = max(self.now, time)
         status = _OUTCOMES[outcome]
         unwound = list(self._unwound)
-        while self._open:
-            innermost = max(
-                (entry for entries in self._open.values() for entry in entries),
-                key=lambda entry: entry.node.depth,
-            )
+        still_open = [entry for entries in self._open.values() for entry in entries]
+        still_open.sort(key=lambda entry: (entry.node.depth, entry.start))
+        for innermost in reversed(still_open):
             self._end(innermost, status)
             unwound.append((innermost.node, innermost.span))
         self.outcome = outcome

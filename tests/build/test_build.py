@@ -727,9 +727,9 @@ def test_what_a_build_calls_itself_cannot_wait_for_it() -> None:
 def test_a_start_that_takes_longer_than_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = GATE.queue
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(ticket: Any) -> None:
         time.sleep(0.3)  # the drain thread looks for the executor's meanwhile
-        return queue(*arguments)
+        queue(ticket)
 
     monkeypatch.setattr(GATE, "queue", slowly)
     assert Build(models.mlp()).start().wait(20)
@@ -753,8 +753,26 @@ def test_without_a_thread_nobody_waits_for_ever(
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
             build.start()
-    with pytest.raises(BuildFailed):
+    with pytest.raises(BuildFailed, match="could not be started"):
         build.wait(20)
+    assert Build(models.mlp()).start().wait(20)
+
+
+def test_ctrl_c_in_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = GATE.queue
+
+    def interrupted(ticket: Any) -> None:
+        queue(ticket)
+        raise KeyboardInterrupt
+
+    build = Build(models.mlp())
+    with monkeypatch.context() as patched:
+        patched.setattr(GATE, "queue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build.start()
+    with pytest.raises(BuildCancelled) as caught:
+        build.wait(20)
+    assert caught.value.reason == "interrupt"
     assert Build(models.mlp()).start().wait(20)
 
 

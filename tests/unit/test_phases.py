@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -384,3 +385,19 @@ def test_batches_make_no_difference(events: list[Event], cut: int) -> None:
     parts.close("succeeded")
     assert whole.timing_columns() == parts.timing_columns()
     assert whole.span_columns() == parts.span_columns()
+
+
+def test_closing_many_open_phases_takes_no_time_to_speak_of() -> None:
+    names = [f"level {level}" for level in range(10_000)]
+    tree = PhaseTree()
+    tree.apply(
+        PhaseStarted(float(level), name, names[level - 1] if level else None, 1)
+        for level, name in enumerate(names)
+    )
+    begun = time.perf_counter()
+    tree.close("cancelled", 20_000.0)
+    assert time.perf_counter() - begun < 2.0  # it was 7 s when each one looked for the innermost
+    columns = tree.timing_columns()
+    assert sum(columns["self_s"]) == pytest.approx(columns["total_s"][0])
+    assert set(columns["status"]) == {"cancelled"}
+    assert not tree.anomalies

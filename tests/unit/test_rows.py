@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.traces import mnist_events, timed
 from trt_widget.events import Event, PhaseFinished, PhaseStarted, StepCompleted
 from trt_widget.phases import PhaseTree
-from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
+from trt_widget.widget.rows import choose_rows, clipped, row_bar, row_info, row_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,3 +118,13 @@ def test_green_is_for_success_alone() -> None:
     assert styles("cancelled") == ["warning", ""]
     assert styles("failed") == ["danger", ""]
     assert styles("ended") == ["", ""]
+
+
+def test_a_name_of_any_length_is_shown_within_bounds() -> None:
+    name = "a" + "x" * 100_000 + "z"
+    (row,), _ = choose_rows(folded([start(name)]))
+    info = row_info(row, float)
+    assert len(info["label"]) < 250
+    assert (info["label"][0], info["label"][-1]) == ("a", "z")
+    assert len(info["path"]) < 1_050
+    assert clipped("short", 10) == "short"

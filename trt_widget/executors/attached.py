@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trt_widget.errors import BuildFailed, WrongBackendError
 from trt_widget.executors import Outcome
-from trt_widget.executors.gate import GATE
+from trt_widget.executors.gate import GATE, Ticket
 from trt_widget.monitor import ProgressMonitor
 
 if TYPE_CHECKING:
-    import threading
-
     from trt_widget.backend import Backend
     from trt_widget.events import Event
     from trt_widget.executors import Hooks
-    from trt_widget.executors.gate import Ticket
 
 __all__ = ["AttachedExecutor"]
 
@@ -65,8 +63,13 @@ class AttachedExecutor:
     def start(self, hooks: Hooks) -> None:
         """Begin to watch; other builds of this process wait for this one."""
         self._hooks = hooks
-        self._ticket = GATE.pass_by(0, self._label, hooks.cancel)
-        hooks.running()
+        self._ticket = Ticket(0, self._label, threading.Event(), hooks.cancel)
+        try:
+            GATE.pass_by(self._ticket)
+            hooks.running()
+        except BaseException:  # Ctrl-C: the caller is told, and will not say when it ends
+            GATE.leave(self._ticket)
+            raise
 
     def finish(self, engine: Any, error: BaseException | None = None) -> None:
         """Take the outcome: what the user's builder returned, or the exception it ended with."""

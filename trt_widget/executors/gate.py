@@ -22,8 +22,12 @@ class Ticket:
 
     Attributes
     ----------
+    device
+        Index of the GPU.
     label
         What people call the build.
+    wake
+        Set when it is this build's turn.
     cancel
         Asks that build to stop, with a reason.
     my_turn
@@ -52,24 +56,21 @@ class Gate:
         self._lock = threading.Lock()
         self._queues: dict[int, deque[Ticket]] = {}
 
-    def queue(
-        self, device: int, label: str, wake: threading.Event, cancel: Callable[[str], None]
-    ) -> Ticket:
-        """Take a place behind the builds that are there already; ``wake`` is set at its turn."""
-        ticket = Ticket(device, label, wake, cancel)
+    def queue(self, ticket: Ticket) -> None:
+        """Take a place behind the builds that are there already.
+
+        The ticket is made before, so that whoever is interrupted in here can :meth:`leave`.
+        """
         with self._lock:
-            line = self._queues.setdefault(device, deque())
+            line = self._queues.setdefault(ticket.device, deque())
             line.append(ticket)
             line[0].call()
-        return ticket
 
-    def pass_by(self, device: int, label: str, cancel: Callable[[str], None]) -> Ticket:
+    def pass_by(self, ticket: Ticket) -> None:
         """Go first: for a build that runs already, in the user's own code."""
-        ticket = Ticket(device, label, threading.Event(), cancel)
         ticket.call()
         with self._lock:
-            self._queues.setdefault(device, deque()).appendleft(ticket)
-        return ticket
+            self._queues.setdefault(ticket.device, deque()).appendleft(ticket)
 
     def leave(self, ticket: Ticket) -> None:
         """Give the place up; the next in line gets its turn. Leaving twice is harmless."""

@@ -16,7 +16,7 @@ from trt_widget._files import save_atomically
 from trt_widget.backend import gpus
 from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError, SourceError
 from trt_widget.executors import Outcome
-from trt_widget.executors.gate import GATE
+from trt_widget.executors.gate import GATE, Ticket
 from trt_widget.logger import make_logger
 from trt_widget.monitor import ProgressMonitor
 from trt_widget.network import prepare
@@ -97,8 +97,9 @@ class ThreadExecutor:
     def start(self, hooks: Hooks) -> None:
         """Begin in the background."""
         self._hooks = hooks
-        self._ticket = GATE.queue(self._options.device or 0, self._label, self._wake, hooks.cancel)
+        self._ticket = Ticket(self._options.device or 0, self._label, self._wake, hooks.cancel)
         try:
+            GATE.queue(self._ticket)
             self._thread.start()
         except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
             GATE.leave(self._ticket)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trt_widget.phases import PATH_SEPARATOR
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trt_widget.phases import PhaseNode, PhaseTree
 
-__all__ = ["MAX_ROWS", "Row", "choose_rows", "row_info", "row_style"]
+__all__ = ["MAX_ROWS", "Row", "choose_rows", "clipped", "row_info", "row_style"]
 
 #: Rows on screen.
 MAX_ROWS = 40
+#: Characters of a name, and of a path, that are shown. Some versions of TensorRT name a phase after
+#: the layers that it fuses, and every change of a row sends its name.
+MAX_LABEL = 200
+MAX_PATH = 1_000
 
 #: How rows are coloured once the build has ended: the outcome decides, not ``phase_finish``.
 _STYLES = {
@@ -77,6 +83,12 @@ def choose_rows(tree: PhaseTree, limit: int = MAX_ROWS) -> tuple[list[Row], int]
     return [Row(node, folded.get(node.index, 0)) for node in nodes if node.index in shown], more
 
 
+def clipped(text: str, limit: int) -> str:
+    """Give ``text``, or its beginning and its end where it is longer than ``limit``."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
+
+
 def row_info(row: Row, epoch: Callable[[float], float]) -> dict[str, Any]:
     """Describe a row for the browser; the keys are those of ``PhaseBar.info``.
 
@@ -88,8 +100,8 @@ def row_info(row: Row, epoch: Callable[[float], float]) -> dict[str, Any]:
     node = row.node
     since = epoch(node.started) if node.open_count else None
     return {
-        "label": node.name,
-        "path": " > ".join(node.path),
+        "label": clipped(node.name, MAX_LABEL),
+        "path": clipped(PATH_SEPARATOR.join(node.path), MAX_PATH),
         "depth": node.depth,
         "count": node.count,
         "status": node.status,

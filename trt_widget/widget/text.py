@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_widget.widget.rows import choose_rows
+from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
 from trt_widget.widget.view import describe
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def build_html(build: Build) -> str:
         rows, more = choose_rows(build.tree)
         cells = "".join(
             f'<tr><td style="text-align:left;padding-left:{1 + row.node.depth}em">'
-            f"{escape(row.node.name)}</td>"
+            f"{escape(clipped(row.node.name, MAX_LABEL))}</td>"
             f"<td>{row.node.count}</td><td>{build.tree.total_s(row.node, now):.2f} s</td>"
             f"<td>{escape(_steps(row.node))}</td></tr>"
             for row in rows
