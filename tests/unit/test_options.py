@@ -14,6 +14,7 @@ import tensorrt_rtx
 
 from tests import models
 from tests.unit.test_backend import fake_tensorrt
+from trt_widget import Build, BuildWidget
 from trt_widget.errors import (
     OptionError,
     OutputError,
@@ -49,6 +50,12 @@ def on_10(**kwargs: Any) -> BuildOptions:
 
 def test_the_options_are_those_of_the_issue() -> None:
     assert set(OPTION_NAMES) == set(ISSUE.split())
+
+
+@pytest.mark.parametrize("kind", [Build, BuildWidget])
+def test_the_help_names_every_option(kind: type[Any]) -> None:
+    assert kind.__doc__
+    assert all(f"``{name}``" in kind.__doc__ for name in OPTION_NAMES)
 
 
 def test_defaults_and_none() -> None:
