@@ -45,8 +45,22 @@ class EventError(ValueError):
     """A line that is not an event: the message says what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class StreamStarted:
+class _Plain:
+    """What all events have in common; made nine times by ``dataclass``, it delays the import."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({values})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamStarted(_Plain):
     """First event of a stream.
 
     Attributes
@@ -73,8 +87,8 @@ class StreamStarted:
 # calls object.__setattr__ for each field and takes twice as long.
 
 
-@dataclass(frozen=True, init=False)
-class PhaseStarted:
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class PhaseStarted(_Plain):
     """``phase_start``: a phase opened below ``parent`` (``None``: it is a root).
 
     ``num_steps`` is what TensorRT announced; it may be zero or negative, which means that the
@@ -99,8 +113,8 @@ class PhaseStarted:
         values["thread"] = thread
 
 
-@dataclass(frozen=True, init=False)
-class StepCompleted:
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class StepCompleted(_Plain):
     """``step_complete``: the last step (0-based index) that an open phase completed."""
 
     kind: ClassVar[str] = "step_complete"
@@ -117,8 +131,8 @@ class StepCompleted:
         values["thread"] = thread
 
 
-@dataclass(frozen=True, init=False)
-class PhaseFinished:
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class PhaseFinished(_Plain):
     """``phase_finish``: the only authority that a phase ended."""
 
     kind: ClassVar[str] = "phase_finish"
@@ -133,8 +147,8 @@ class PhaseFinished:
         values["thread"] = thread
 
 
-@dataclass(frozen=True)
-class PhasesCollapsed:
+@dataclass(frozen=True, eq=False, repr=False)
+class PhasesCollapsed(_Plain):
     """Finished phases of one path that were counted instead of being reported one by one.
 
     Attributes
@@ -159,16 +173,16 @@ class PhasesCollapsed:
     num_steps: int = 0
 
 
-@dataclass(frozen=True)
-class CancelDelivered:
+@dataclass(frozen=True, eq=False, repr=False)
+class CancelDelivered(_Plain):
     """``step_complete`` answered False for the first time: TensorRT knows of the cancel."""
 
     kind: ClassVar[str] = "cancel_delivered"
     time: float
 
 
-@dataclass(frozen=True)
-class LogMessage:
+@dataclass(frozen=True, eq=False, repr=False)
+class LogMessage(_Plain):
     """A message of TensorRT's logger; ``severity`` is one of its names, in lower case."""
 
     kind: ClassVar[str] = "log"
@@ -177,8 +191,8 @@ class LogMessage:
     message: str
 
 
-@dataclass(frozen=True)
-class MessagesDropped:
+@dataclass(frozen=True, eq=False, repr=False)
+class MessagesDropped(_Plain):
     """``count`` messages of TensorRT's logger were not kept, since there were too many."""
 
     kind: ClassVar[str] = "log_dropped"
@@ -186,8 +200,8 @@ class MessagesDropped:
     count: int
 
 
-@dataclass(frozen=True)
-class StatusChanged:
+@dataclass(frozen=True, eq=False, repr=False)
+class StatusChanged(_Plain):
     """The build entered ``status``.
 
     ``reason`` says why (of a cancel: user, deadline, interrupt, closed, monitor) and ``detail`` is

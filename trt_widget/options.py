@@ -6,7 +6,6 @@ checked by :mod:`trt_widget.network` when the build has started.
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import os
@@ -142,6 +141,8 @@ class BuildOptions:
         """
         for name in kwargs:
             if name not in OPTION_NAMES:
+                import difflib
+
                 near = difflib.get_close_matches(name.lower(), OPTION_NAMES, 1, 0.5)
                 raise UnknownOptionError(name, near[0] if near else None, known=OPTION_NAMES)
         given = {name: value for name, value in kwargs.items() if value is not None}
@@ -271,6 +272,8 @@ def _names(option: str, value: Any) -> list[str]:
 def _unknown(
     option: str, name: str, known: Sequence[str], backend: Backend, remedy: str = ""
 ) -> OptionError:
+    import difflib
+
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return OptionError(
@@ -367,6 +370,8 @@ def _check_target(value: Any, backend: Backend) -> tuple[str, ...]:
         name = _capability(item)
         if name not in known:
             looks_right = _CAPABILITY.fullmatch(name)
+            import difflib
+
             near = [] if looks_right else difflib.get_close_matches(name, known, 1, 0.6)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise OptionError(
@@ -672,5 +677,7 @@ def _where_it_may_be(source: str | os.PathLike[str]) -> str:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         names = []
+    import difflib
+
     near = difflib.get_close_matches(path.name, names, 1, 0.7)
     return f"Did you mean {near[0]!r}?" if near else f"It was looked for in {str(path.parent)!r}."
