@@ -33,6 +33,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def load() -> str:
+    """Give the number of running processes over the last minute."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
 def header() -> str:
     """Say when, on what and with what it was measured."""
     import trt_widget
@@ -42,13 +47,12 @@ def header() -> str:
     if info.exists():
         models = [line for line in info.read_text("utf-8").splitlines() if "model name" in line]
         processor = models[0].partition(":")[2].strip() if models else processor
-    load = f", load {os.getloadavg()[0]:.1f} before" if hasattr(os, "getloadavg") else ""
     now = dt.datetime.now().astimezone()
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return "\n".join(
         (
             f"{now:%Y-%m-%d %H:%M}, trt_widget {trt_widget.__version__}",
-            f"{processor}, {os.cpu_count()} cores, {platform.system()}{load}",
+            f"{processor}, {os.cpu_count()} cores, {platform.system()}, load {load()} before",
             f"Python {platform.python_version()}, {packages}",
         )
     )
@@ -76,7 +80,10 @@ def main() -> int:
     print(table(rows))
     missed = sum(row.met is False for row in rows)
     have = sum(row.met is not None for row in rows)
-    print(f"\n{have - missed} of {have} targets met, {time.monotonic() - started:.0f} s")
+    print(
+        f"\n{have - missed} of {have} targets met, "
+        f"{time.monotonic() - started:.0f} s, load {load()} after"
+    )
     return 1 if broken else 0
 
 
