@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -127,11 +127,13 @@ class Lab:
         # Lab takes another port if this one is no longer free, and says here which one.
         said = runtime / f"jpserver-{server.pid}.json"
         deadline = time.monotonic() + 60
-        while not said.exists():
+        while True:
+            # The file is there a moment before its text is.
+            with suppress(FileNotFoundError, json.JSONDecodeError):
+                return f"http://127.0.0.1:{json.loads(said.read_text('utf-8'))['port']}"
             if server.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"JupyterLab did not start:\n{log.read_text('utf-8')}")
             time.sleep(0.05)
-        return f"http://127.0.0.1:{json.loads(said.read_text('utf-8'))['port']}"
 
     @staticmethod
     def _stop_server(server: subprocess.Popen[bytes]) -> None:

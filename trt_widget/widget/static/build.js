@@ -617,6 +617,7 @@ class Card {
   /** Paths whose rows are collapsed here. @type {Set<string>} */
   #collapsed = new Set();
   #noteDrawn = "";
+  #explained = "";
   #said = "";
   #activity = { label: "", at: 0 };
   #frame = 0;
@@ -689,7 +690,6 @@ class Card {
     this.#explanation.tabIndex = 0;
     this.#explanation.setAttribute("aria-label", "Explanation");
     this.#explanation.setAttribute("role", "group");
-    this.#explanation.dir = "auto";
     // Safari takes the role away with the bullets.
     this.#list.setAttribute("role", "list");
     this.#list.setAttribute("aria-label", "Phases");
@@ -1003,8 +1003,21 @@ class Card {
     // The line above says the cause already.
     if (detail && text.startsWith(detail)) text = text.slice(detail.length);
     text = text.replace(/^\s*\n/, "").trimEnd();
-    setText(this.#explanation, text);
     setShown(this.#explanation, text !== "");
+    if (text === this.#explained) return;
+    this.#explained = text;
+    // Indented lines are tables and quotations, the others are sentences.
+    /** @type {HTMLElement | undefined} */
+    let block;
+    const blocks = [];
+    for (const line of text === "" ? [] : text.split("\n")) {
+      const kind = line === "" || line.startsWith(" ") ? "trt-verbatim" : "trt-sentences";
+      if (block?.className === kind) block.append("\n");
+      else blocks.push((block = make("div", kind)));
+      block.dir = "auto";
+      block.append(line.replace(/^ {1,2}/, ""));
+    }
+    this.#explanation.replaceChildren(...blocks);
   }
 
   /** Tell those who listen, once per change of what matters. @param {Status} shown @param {number | null} lost @param {Sentence} sentence */
