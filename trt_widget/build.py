@@ -219,6 +219,7 @@ class Build:
         self._reason: str | None = None
         self._cancel_time = 0.0
         self._asked: tuple[str, float] | None = None
+        self._deadline: threading.Timer | None = None
         self._started = False
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -534,8 +535,8 @@ class Build:
         """Have ``callback`` called with every batch of events, on the build's drain thread.
 
         One that raises is reported once through :mod:`logging` and dropped; the build goes on. One
-        that blocks holds up the view, the deadline and the end (the builder itself goes on), so
-        hand long work on to a thread of your own.
+        that blocks holds up the view and the end (the builder itself goes on), so hand long work on
+        to a thread of your own.
 
         Parameters
         ----------
@@ -702,6 +703,13 @@ class Build:
             self._origin = executor.reset_origin()
             self._origin_epoch = clock.time()
             self._advance("running")
+            if self.options.timeout is not None:
+                # A thread of its own: the drain may be held up by a subscriber.
+                self._deadline = threading.Timer(
+                    self.options.timeout, self.signal_cancel, ("deadline",)
+                )
+                self._deadline.daemon = True
+                self._deadline.start()
 
     def _on_waiting(self, label: str) -> None:
         with self.lock:
@@ -762,9 +770,6 @@ class Build:
             elif self._reason is None and executor.cancel_reason is not None:
                 # The user's code asked the monitor itself, or Ctrl-C did.
                 self.request_cancel(executor.cancel_reason)
-            timeout = self.options.timeout
-            if timeout is not None and self._status == "running" and self.now() >= timeout:
-                self.request_cancel("deadline")
             if outcome is not None:
                 self._conclude(outcome)
             elif not alive and executor.outcome is None:
@@ -810,6 +815,8 @@ class Build:
         """Take the outcome; the caller holds the lock."""
         if self._status in FINAL:
             return
+        if self._deadline is not None:
+            self._deadline.cancel()
         requested = self._reason is not None
         reason = self._reason or outcome.reason
         error = outcome.error

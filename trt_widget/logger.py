@@ -28,7 +28,7 @@ __all__ = ["MAX_MESSAGES", "BuildLog", "forward", "make_logger"]
 #: Messages kept of one build, and messages that may wait for one drain.
 MAX_MESSAGES = 10_000
 #: Characters kept of one message.
-MAX_LENGTH = 20_000
+MAX_LENGTH = 4_000
 #: Said at the second builder of a process, and true only of who is called "registered".
 NOISE = "The logger passed into create"
 

@@ -452,6 +452,9 @@ class ProgressMonitor:
                 self.request_cancel("interrupt")
             elif callable(before):
                 before(signum, frame)
+            elif before == signal.SIG_DFL:
+                signal.signal(signum, before)
+                signal.raise_signal(signum)
 
         seen: list[int] = []
         stop_watching = _watch_signal(signal.SIGINT, lambda: self.request_cancel("interrupt"))
@@ -459,7 +462,8 @@ class ProgressMonitor:
         try:
             yield self
         finally:
-            signal.signal(signal.SIGINT, before)
+            # (None: a handler that was not set from Python, which cannot be put back.)
+            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
             stop_watching()
 
     def __repr__(self) -> str:

@@ -415,6 +415,14 @@ def test_at_the_deadline_it_is_cancelled_and_says_so() -> None:
     assert result.duration_s >= 0.15
 
 
+def test_a_subscriber_that_blocks_does_not_hold_up_the_deadline() -> None:
+    build = Build(models.light_model("resnet50"), configure=models.slowly(), timeout=0.3)
+    build.subscribe(lambda _events: time.sleep(1.0))
+    build.start().wait_ended()
+    assert build.result.reason == "deadline"
+    assert build.result.duration_s < 1.0  # the subscriber still slept when it had ended
+
+
 def test_a_cancel_by_the_users_own_monitor_is_a_cancel() -> None:
     class No(trt.IProgressMonitor):  # type: ignore[misc]
         def phase_start(self, *_: Any) -> None:

@@ -299,6 +299,24 @@ def test_ctrl_c_sets_the_flag_and_the_old_handler_comes_back(monitor: Any) -> No
     assert not [t for t in threading.enumerate() if t.name == "trt_widget interrupt"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to a process")
+def test_a_second_ctrl_c_ends_a_process_that_had_the_default_handler() -> None:
+    script = """
+import os, signal
+from trt_widget import ProgressMonitor
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+with ProgressMonitor("tensorrt_rtx").cancel_on_interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    print("once", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("twice", flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("once\n", -signal.SIGINT)
+
+
 def test_only_the_main_thread_can_take_ctrl_c_over(monitor: Any) -> None:
     errors: list[BaseException] = []
 
