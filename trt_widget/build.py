@@ -523,9 +523,12 @@ class Build:
             It could not be written; what was there before is intact.
         """
         if self._engine is None:
+            ended = self._status in FINAL
             raise BuildStateError(
-                f"There is no engine of {self.name}: the build is {self._status}.",
-                remedy="Wait for it first: wait() gives the engine or says why there is none.",
+                f"There is no engine of {self.name}; the build's status is {self._status!r}.",
+                remedy="result.error says why; make a new build to try again."
+                if ended
+                else "Wait for it first: wait() gives the engine or says why there is none.",
             )
         return save_atomically(self._engine, path)
 
@@ -821,7 +824,11 @@ class Build:
         reason = self._reason or outcome.reason
         error = outcome.error
         if outcome.status == "cancelled":
-            error = BuildCancelled(reason=reason or "user")
+            cause = ""
+            if reason == "deadline" and self.options.timeout is not None:
+                after = f"{self.options.timeout:g} s"
+                cause = f"The build was cancelled because its time was up after {after} (timeout=)."
+            error = BuildCancelled(cause, reason=reason or "user")
         self.tree.close(outcome.status, outcome.time)
         self._engine = outcome.engine
         warnings = [m.message for m in self._build_log.serious if m.severity == "warning"]

@@ -145,6 +145,10 @@ class OptionError(BuildError, ValueError):
     """An option has a value that it cannot have, or that contradicts another option's."""
 
 
+#: What people look for as an option of its own.
+_PRECISIONS: Final = ("fp16", "bf16", "fp8", "int8", "half", "precision", "dtype")
+
+
 class UnknownOptionError(BuildError, TypeError):
     """An option that does not exist.
 
@@ -162,6 +166,12 @@ class UnknownOptionError(BuildError, TypeError):
     def __init__(self, name: str, nearest: str | None, *, known: Sequence[str] = ()) -> None:
         hint = f"Did you mean {nearest!r}?" if nearest else ""
         listing = f"The options are: {', '.join(known)}." if known else ""
+        if any(word in name.lower() for word in _PRECISIONS):
+            hint = (
+                "Precision is the model's: a strongly typed network, the default, is built with "
+                "the types that the ONNX file has. On TensorRT 10, flags=['FP16'] asks for a weakly "
+                "typed one."
+            )
         super().__init__(
             f"There is no option {name!r}.",
             remedy=" ".join(part for part in (hint, listing) if part),
@@ -393,7 +403,9 @@ def call_users_code(function_name: str, function: Callable[..., _T], *args: obje
         return function(*args)
     except (Exception, SystemExit) as error:
         error.__traceback__ = without_our_frames(error.__traceback__)
-        place = ""
+        place = remedy = ""
+        if error.__traceback__ is None and isinstance(error, TypeError):
+            remedy = f"It is called with {_ARGUMENTS[function_name]}."
         if error.__traceback__ is not None:
             last = traceback.extract_tb(error.__traceback__)[-1]
             place = f" ({Path(last.filename).name}, line {last.lineno})"
@@ -402,6 +414,7 @@ def call_users_code(function_name: str, function: Callable[..., _T], *args: obje
         who = _FUNCTIONS.get(function_name, function_name)
         raise ConfigureFailed(
             f"{who} raised {_clip(said, _SHOWN_CHARACTERS)}{place}",
+            remedy,
             function=function_name,
             exception_type=f"{kind.__module__}.{kind.__qualname__}",
             user_traceback="".join(traceback.format_exception(kind, error, error.__traceback__)),
@@ -412,6 +425,11 @@ _FUNCTIONS: Final = {
     "configure": "The function given as configure=",
     "config": "The function given as config=",
     "source": "The function given as the model's source",
+}
+_ARGUMENTS: Final = {
+    "configure": "(builder, network, config)",
+    "config": "(builder, network)",
+    "source": "no arguments",
 }
 # With the separator: a folder whose name only begins like ours is not ours.
 _OUR_FOLDER: Final = str(Path(__file__).absolute().parent) + os.sep

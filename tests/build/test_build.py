@@ -406,7 +406,7 @@ def test_cancel_after_the_end_changes_nothing() -> None:
 
 def test_at_the_deadline_it_is_cancelled_and_says_so() -> None:
     build = Build(DENSENET, timeout=0.15).start()
-    with pytest.raises(BuildCancelled, match="time was up") as caught:
+    with pytest.raises(BuildCancelled, match=r"time was up after 0\.15 s") as caught:
         build.wait()
     assert caught.value.reason == "deadline"
     result = build.result
@@ -612,6 +612,14 @@ def test_an_engine_that_cannot_be_saved_is_not_lost(tmp_path: Path) -> None:
     assert build.status == "failed"
     assert len(build.engine) > 1000
     assert build.save(tmp_path / "net.engine").stat().st_size == len(build.engine)
+
+
+def test_a_configure_of_another_signature_is_told_the_right_one() -> None:
+    build = Build(models.mlp(), configure=lambda config: config).start()
+    with pytest.raises(BuildFailed, match=r"called with \(builder, network, config\)"):
+        build.wait()
+    with pytest.raises(BuildStateError, match=r"'failed'(.|\n)*result\.error says why"):
+        build.save("x.engine")
 
 
 def test_an_exception_in_configure_is_the_users(tmp_path: Path) -> None:

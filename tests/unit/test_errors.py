@@ -115,6 +115,7 @@ def test_what_ends_a_started_build_is_a_failed_build(kind: type) -> None:
 def test_a_cancel_is_no_failure() -> None:
     assert not issubclass(BuildCancelled, BuildFailed)
     assert BuildCancelled().reason == "user"
+    assert "ONNX file has" in str(UnknownOptionError("fp16", None))
     assert "time was up" in str(BuildCancelled(reason="deadline"))
     with pytest.raises(ValueError, match="not a reason"):
         BuildCancelled(reason="boredom")

@@ -306,6 +306,25 @@ def test_text_and_html_beside_the_view() -> None:
     assert set(data) == {"text/plain", "text/html"}
 
 
+def test_the_text_of_a_silent_phase_has_no_percentage() -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx", name="x")
+    with w:
+        w.monitor.phase_start("silent", None, 6)
+        w.monitor.step_complete("silent", 3)
+        until(lambda: "4/6" in str(w))
+        assert "#####" in str(w)
+        until(lambda: "~~~~~" in str(w))
+        assert "#" not in str(w)
+        w.finish(b"")
+
+
+def test_the_text_of_a_failure_has_the_remedy() -> None:
+    w = BuildWidget(models.dynamic()).start()
+    with pytest.raises(BuildFailed):
+        w.wait()
+    assert "profiles={" in str(w)
+
+
 def test_text_of_a_model_is_escaped() -> None:
     w = BuildWidget(models.evil_mlp().SerializeToString())
     w.start().wait()

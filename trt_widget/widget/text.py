@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["build_html", "build_text"]
 
 _BAR = 20
+#: Seconds without a callback after which a bar says nothing any more.
+_SILENT_S = 1.0
 
 
 def build_text(build: Build) -> str:
@@ -24,7 +26,8 @@ def build_text(build: Build) -> str:
         if build.tree.paths:
             head += f", {now:.1f} s"
         lines = [head]
-        detail = describe(build)
+        error = build.result.error if build.result and build.status == "failed" else None
+        detail = str(error) if error else describe(build)
         if detail:
             lines.append(detail)
         rows, more = choose_rows(build.tree)
@@ -35,7 +38,7 @@ def build_text(build: Build) -> str:
             times = f" x{row.node.count}" if row.node.count > 1 else ""
             folded = f" (+{row.folded} phases)" if row.folded else ""
             lines.append(
-                f"{label[:60]:<{width}} |{_bar(row.node)}| {total:8.2f} s "
+                f"{label[:60]:<{width}} |{_bar(row.node, now)}| {total:8.2f} s "
                 f"{_steps(row.node)}{times}{folded}"
             )
         if more:
@@ -43,9 +46,11 @@ def build_text(build: Build) -> str:
     return "\n".join(lines)
 
 
-def _bar(node: PhaseNode) -> str:
+def _bar(node: PhaseNode, now: float) -> str:
     if node.status == "done":
         return "#" * _BAR
+    if node.status == "running" and now - node.last_event > _SILENT_S:
+        return "~" * _BAR  # no callback for a while: the steps say nothing of the time
     filled = 0 if node.step_total < 1 else int(_BAR * min(node.step / node.step_total, 1))
     return ("#" * max(filled, 0)).ljust(_BAR, ".")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CardView"]
 
 #: Messages per second that bars may cost, and how many may go at once.
-BARS_PER_SECOND = 60.0
+BARS_PER_SECOND = 50.0
 BARS_AT_ONCE = 20.0
 #: Seconds after which the header is sent even if nothing changed: a sign of life.
 HEARTBEAT_S = 2.0
