@@ -169,8 +169,8 @@ class UnknownOptionError(BuildError, TypeError):
         if any(word in name.lower() for word in _PRECISIONS):
             hint = (
                 "Precision is the model's: a strongly typed network, the default, is built with "
-                "the types that the ONNX file has. On TensorRT 10, flags=['FP16'] asks for a weakly "
-                "typed one."
+                "the types that the ONNX file has. On TensorRT 10, flags=['FP16'] asks for a "
+                "weakly typed one."
             )
         super().__init__(
             f"There is no option {name!r}.",
