@@ -192,7 +192,7 @@ with BuildWidget.attach(config) as w:
 @pytest.mark.parametrize("loop", ["sleep", "python"])
 def test_the_view_goes_on_while_a_cell_runs(kernel: Kernel, loop: str) -> None:
     card = show(kernel)
-    shown_status(kernel, card, "running")
+    kernel.wait_for(lambda: card.state["rows"], what="the first callbacks")
     running = kernel.execute(busy(loop))
     kernel.wait_for(lambda: kernel.widgets("LabelModel"), what="the cell to run")
     began = time.monotonic()
