@@ -249,7 +249,7 @@ def test_the_same_cell_again_replaces_its_earlier_view(kernel: Kernel) -> None:
 @only("7.4.0")
 def test_the_same_cell_again_does_not_cancel_a_running_build(kernel: Kernel) -> None:
     first = show(kernel, SLOW, "cell-1")
-    shown_status(kernel, first, "running")
+    kernel.wait_for(lambda: first.state["rows"], what="the first callbacks")
     kernel.run("old = w")
     second = show(kernel, SLOW, "cell-1")
     kernel.wait_for(lambda: second.state["header"]["blocked_by"] == "light_resnet50.onnx")
