@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Union
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "BuildEnded",
     "CancelDelivered",
     "Event",
     "EventError",
     "LogMessage",
     "MessagesDropped",
+    "OutputCaptured",
     "PhaseFinished",
     "PhaseStarted",
     "PhasesCollapsed",
@@ -46,7 +48,7 @@ class EventError(ValueError):
 
 
 class _Plain:
-    """What all events have in common; made nine times by ``dataclass``, it delays the import."""
+    """What all events have in common; made for each by ``dataclass``, it delays the import."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.__dict__ == self.__dict__
@@ -201,6 +203,15 @@ class MessagesDropped(_Plain):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class OutputCaptured(_Plain):
+    """What TensorRT, a plugin or the user's code printed to stdout or stderr while it built."""
+
+    kind: ClassVar[str] = "output"
+    time: float
+    text: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class StatusChanged(_Plain):
     """The build entered ``status``.
 
@@ -215,7 +226,44 @@ class StatusChanged(_Plain):
     detail: str | None = None
 
 
-Event = Union[  # noqa: UP007 - evaluated at run time, nine names are clearer as a list
+@dataclass(frozen=True, eq=False, repr=False)
+class BuildEnded(_Plain):
+    """How the build ended: the last event of a stream that another process writes.
+
+    Attributes
+    ----------
+    status, ended_by, reason
+        As in the result of the build: the outcome, what brought it about, and why it was cancelled.
+    error
+        The error in words, as an object of its parts; ``None`` where there was none.
+    engine
+        Path of the file that holds the engine, and ``engine_bytes`` its size.
+    peak_memory_bytes
+        Peak memory of the process that built.
+    notes
+        Sentences for people about what was done differently than asked.
+    facts
+        What was found out on the way, such as the device or the number of layers.
+    """
+
+    kind: ClassVar[str] = "end"
+    time: float
+    status: str
+    ended_by: str
+    reason: str | None = None
+    error: dict[str, Any] | None = None
+    engine: str | None = None
+    engine_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        # Not of all values: a dict has no hash.
+        return hash((self.time, self.status, self.ended_by, self.engine))
+
+
+Event = Union[  # noqa: UP007 - evaluated at run time, many names are clearer as a list
     StreamStarted,
     PhaseStarted,
     StepCompleted,
@@ -224,7 +272,9 @@ Event = Union[  # noqa: UP007 - evaluated at run time, nine names are clearer as
     CancelDelivered,
     LogMessage,
     MessagesDropped,
+    OutputCaptured,
     StatusChanged,
+    BuildEnded,
 ]
 
 _TYPES: dict[str, type[Any]] = {
@@ -238,7 +288,9 @@ _TYPES: dict[str, type[Any]] = {
         CancelDelivered,
         LogMessage,
         MessagesDropped,
+        OutputCaptured,
         StatusChanged,
+        BuildEnded,
     )
 }
 
@@ -252,8 +304,8 @@ def to_json(event: Event) -> str:
         ASCII only, so that the line survives any terminal, pipe or locale.
     """
     record: dict[str, Any] = {"event": event.kind}
-    for field in fields(event):
-        record[field.name] = getattr(event, field.name)
+    for entry in fields(event):
+        record[entry.name] = getattr(event, entry.name)
     return json.dumps(record, separators=(",", ":"), allow_nan=False)
 
 
@@ -283,10 +335,10 @@ def from_json(line: str | bytes) -> Event:
         msg = f"unknown event {kind!r}; known are {', '.join(_TYPES)}"
         raise EventError(msg)
     values: dict[str, Any] = {}
-    for field in fields(cls):
-        if field.name in record:
-            values[field.name] = _checked(kind, field.name, str(field.type), record[field.name])
-        elif field.name == "time":
+    for entry in fields(cls):
+        if entry.name in record:
+            values[entry.name] = _checked(kind, entry.name, str(entry.type), record[entry.name])
+        elif entry.name == "time":
             values["time"] = 0.0
     try:
         event: Event = cls(**values)
@@ -301,14 +353,16 @@ def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if annotation == "float" and number and math.isfinite(value):
         return float(value)
-    if annotation == "int" and number and isinstance(value, int):
+    if annotation.startswith("int") and number and isinstance(value, int):
         return value
     if annotation.startswith("str") and isinstance(value, str):
         return value
     if annotation.endswith("None") and value is None:
         return None
-    names = isinstance(value, list) and value and all(isinstance(part, str) for part in value)
-    if annotation.startswith("tuple") and names:
+    if annotation.startswith("dict") and isinstance(value, dict):
+        return value
+    names = isinstance(value, list) and all(isinstance(part, str) for part in value)
+    if annotation.startswith("tuple") and names and (value or name != "path"):
         return tuple(value)
     msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r}"
     raise EventError(msg)

@@ -9,16 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_widget import events
-from trt_widget.events import EventError, PhaseStarted, StepCompleted, from_json, to_json
+from trt_widget.events import (
+    BuildEnded,
+    EventError,
+    PhaseStarted,
+    StepCompleted,
+    from_json,
+    to_json,
+)
 
 TYPES = [getattr(events, name) for name in events.__all__ if hasattr(getattr(events, name), "kind")]
 TEXT = st.text(max_size=30)
+OBJECTS = st.dictionaries(TEXT, st.recursive(st.none() | st.booleans() | TEXT, st.lists))
 VALUES = {
     "float": st.floats(allow_nan=False, allow_infinity=False),
     "int": st.integers(-(2**63), 2**63 - 1),
     "str": TEXT,
     "str | None": st.none() | TEXT,
+    "int | None": st.none() | st.integers(-(2**63), 2**63 - 1),
     "tuple[str, ...]": st.lists(TEXT, min_size=1, max_size=5).map(tuple),
+    "dict[str, Any]": OBJECTS,
+    "dict[str, Any] | None": st.none() | OBJECTS,
 }
 
 
@@ -36,10 +47,11 @@ def test_every_event_survives_json(event: Any) -> None:
     assert line.isascii()
     assert from_json(line) == event
     assert from_json(line.encode()) == event
+    assert hash(from_json(line)) == hash(event)
 
 
-def test_nine_kinds_of_events_are_known() -> None:
-    assert len({cls.kind for cls in TYPES}) == len(TYPES) == 9
+def test_eleven_kinds_of_events_are_known() -> None:
+    assert len({cls.kind for cls in TYPES}) == len(TYPES) == 11
 
 
 def test_recordings_without_a_clock_and_newer_writers_are_read() -> None:
@@ -60,12 +72,32 @@ def test_recordings_without_a_clock_and_newer_writers_are_read() -> None:
         ('{"event": "step_complete", "phase": 7, "step": 1}', "'phase'"),
         ('{"event": "phase_finish", "phase": "p", "time": NaN}', "'time'"),
         ('{"event": "phases_collapsed", "path": [], "count": 1}', "'path'"),
+        ('{"event": "output", "text": null}', "'text'"),
+        ('{"event": "end", "status": "failed"}', "incomplete event 'end'"),
+        ('{"event": "end", "facts": []}', "'facts'"),
+        ('{"event": "end", "facts": null}', "'facts'"),
+        ('{"event": "end", "error": "boom"}', "'error'"),
+        ('{"event": "end", "notes": [1]}', "'notes'"),
+        ('{"event": "end", "notes": "note"}', "'notes'"),
+        ('{"event": "end", "engine_bytes": 1.5}', "'engine_bytes'"),
+        ('{"event": "end", "peak_memory_bytes": "7"}', "'peak_memory_bytes'"),
         ("[" * 100_000, "not a line of JSON"),
     ],
 )
 def test_what_is_no_event_is_refused_with_its_reason(line: str, complaint: str) -> None:
     with pytest.raises(EventError, match=complaint):
         from_json(line)
+
+
+def test_an_end_may_have_nothing_to_add() -> None:
+    line = json.dumps(
+        {"event": "end", "time": 2, "status": "failed", "ended_by": "error", "notes": []}
+    )
+    end = from_json(line)
+    assert end == BuildEnded(2.0, "failed", "error")
+    assert isinstance(end, BuildEnded)
+    assert end.facts == {}
+    assert end.facts is not BuildEnded(2.0, "failed", "error").facts
 
 
 def test_the_form_is_the_one_that_is_documented() -> None:
