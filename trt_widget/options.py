@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = [
+    "EXECUTORS",
     "OPTION_NAMES",
     "BuildOptions",
+    "Executor",
     "Profile",
     "ShapeRange",
     "Source",
@@ -42,11 +44,27 @@ __all__ = [
 #: 1.7.1: more than 5 silently becomes 5, less than 0 is refused in the log only.
 OPTIMIZATION_LEVELS: Final = range(6)
 
+#: Where a build can run.
+Executor = Literal["auto", "thread", "process"]
+
+#: All of these.
+EXECUTORS: Final[tuple[Executor, ...]] = ("auto", "thread", "process")
+
+#: Seconds that a cancel waits for TensorRT's next step before the child process is ended.
+DEFAULT_GRACE: Final = 2.0
+
 # Only one of these can be on; TensorRT unsets the earlier one with a warning (measured, 1.7.1).
 _REFIT_FLAGS: Final = ("REFIT", "REFIT_IDENTICAL", "REFIT_INDIVIDUAL")
 
 # What a `config=` callable decides; options that would change its result behind its back.
-_DECIDED_BY_CONFIG: Final = ("flags", "optimization_level", "workspace", "target", "profiles")
+_DECIDED_BY_CONFIG: Final = (
+    "flags",
+    "optimization_level",
+    "workspace",
+    "target",
+    "profiles",
+    "timing_cache",
+)
 
 
 class ShapeRange(NamedTuple):
@@ -97,6 +115,23 @@ class BuildOptions:
         ``(builder, network) -> config``, as Polygraphy's ``CreateConfig`` is.
     backend
         The TensorRT package that builds.
+    executor
+        Where the builder runs: ``"process"``, a child process; ``"thread"``, a thread of this
+        process; ``"auto"`` (the default), a child process wherever the callables can travel to one.
+    grace
+        Seconds that a cancel waits for TensorRT's next step before the child process is ended; 2 by
+        default. A thread cannot be ended: there a cancel waits as long as it takes.
+    exclusive
+        Whether builds on one GPU wait for each other, across processes: two that time tactics on
+        one GPU spoil each other's engines. None (the default) means yes where there is a GPU, True
+        also without one, False never.
+    plugins
+        Plugin libraries to load before the model is parsed; absolute.
+    external_data
+        Folders from which weight files may be read, besides the model's own; absolute.
+    timing_cache
+        The timing cache's file, read before the build where it exists and written after it;
+        absolute. Full TensorRT only.
     """
 
     output: Path | None
@@ -112,6 +147,12 @@ class BuildOptions:
     configure: Callable[[Any, Any, Any], Any] | None
     config: Callable[[Any, Any], Any] | None
     backend: Backend
+    executor: Executor = "auto"
+    grace: float = DEFAULT_GRACE
+    exclusive: bool | None = None
+    plugins: tuple[Path, ...] = ()
+    external_data: tuple[Path, ...] = ()
+    timing_cache: Path | None = None
     #: Whether the caller said anything about the network's creation; a callable source decides it.
     network_given: bool = False
 
@@ -152,8 +193,9 @@ class BuildOptions:
         flags = _check_flags(given.get("flags", ()), backend)
         network_flags = _check_network_flags(given.get("network_flags", ()), backend)
         strongly_typed = _check_typing(given.get("strongly_typed"), flags, network_flags, backend)
+        output = check_output(given["output"]) if "output" in given else None
         return cls(
-            output=check_output(given["output"]) if "output" in given else None,
+            output=output,
             profiles=_check_profiles(given["profiles"]) if "profiles" in given else (),
             timeout=_check_timeout(given["timeout"]) if "timeout" in given else None,
             flags=flags,
@@ -168,8 +210,21 @@ class BuildOptions:
             ),
             config=_check_callable("config", given.get("config"), "builder, network"),
             backend=backend,
+            executor=_check_executor(given.get("executor", "auto")),
+            grace=_check_grace(given.get("grace", DEFAULT_GRACE)),
+            exclusive=_check_exclusive(given.get("exclusive")),
+            plugins=_check_plugins(given.get("plugins", ())),
+            external_data=_check_folders(given.get("external_data", ())),
+            timing_cache=_check_timing_cache(given["timing_cache"], output, backend)
+            if "timing_cache" in given
+            else None,
             network_given="strongly_typed" in given or bool(network_flags),
         )
+
+    def travelling(self) -> dict[str, object]:
+        """Return the callables by option name, which have to travel to a child process."""
+        callables = {"configure": self.configure, "config": self.config}
+        return {name: value for name, value in callables.items() if value is not None}
 
 
 #: The names of all options.
@@ -215,6 +270,46 @@ def _check_timeout(value: Any) -> float:
             "Give the seconds after which the build is to be cancelled, or leave it out.",
         )
     return seconds
+
+
+def _check_executor(value: Any) -> Executor:
+    name = value.strip().lower() if isinstance(value, str) else value
+    for known in EXECUTORS:
+        if name == known:
+            return known
+    import difflib
+
+    near = difflib.get_close_matches(name, EXECUTORS, 1, 0.5) if isinstance(name, str) else []
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise OptionError(
+        f"executor={value!r} is no place to build in.",
+        f"{hint}Give 'process' (a child process), 'thread' (a thread of this process) or 'auto' "
+        "(a child process where possible).",
+    )
+
+
+def _check_grace(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if isinstance(value, (bool, str)) or not math.isfinite(seconds) or seconds < 0:
+        raise OptionError(
+            f"grace={value!r} is not a number of seconds of at least zero.",
+            "Give the seconds that a cancel waits for TensorRT's next step before the child "
+            "process is ended; 0 ends it at once.",
+        )
+    return seconds
+
+
+def _check_exclusive(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise OptionError(
+            f"exclusive={value!r} is neither True nor False.",
+            "Give True to let builds on one device wait for each other, False to let them run "
+            "side by side, or leave it out.",
+        )
+    return value
 
 
 def _check_integer(name: str, value: Any, least: int, what: str) -> int | None:
@@ -503,6 +598,75 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
+def _paths(option: str, value: Any) -> list[Path]:
+    """Return absolute paths from one path or several, each once."""
+    several = isinstance(value, Iterable) and not isinstance(value, (str, bytes, os.PathLike))
+    paths: list[Path] = []
+    for item in value if several else [value]:
+        try:
+            text = os.fsdecode(item)
+        except TypeError:
+            raise OptionError(
+                f"{option}= must be a path or a list of paths, not {_kind(item)}.",
+                "Give text or a pathlib.Path.",
+            ) from None
+        if not text or "\0" in text:
+            raise OptionError(f"{option}={text!r} is no usable path.", "Choose another.")
+        path = Path(text).absolute()
+        if path not in paths:
+            paths.append(path)
+    return paths
+
+
+def _check_plugins(value: Any) -> tuple[Path, ...]:
+    paths = _paths("plugins", value)
+    for path in paths:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            remedy = _where_it_may_be(path)
+            raise OptionError(f"plugins: there is no file {str(path)!r}.", remedy) from None
+        except OSError as error:
+            raise OptionError(
+                f"plugins: {str(path)!r} cannot be read: {error}.", "Check the path."
+            ) from None
+        if not stat.S_ISREG(found.st_mode):
+            what = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+            raise OptionError(
+                f"plugins: {str(path)!r} is {what}.",
+                "Give the plugin library itself (a .so or .dll file).",
+            )
+    return tuple(paths)
+
+
+def _check_folders(value: Any) -> tuple[Path, ...]:
+    paths = _paths("external_data", value)
+    for path in paths:
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise OptionError(
+                f"external_data: {str(path)!r} {what}.",
+                "Give the folder from which the model's weight files may be read.",
+            )
+    return tuple(paths)
+
+
+def _check_timing_cache(value: Any, output: Path | None, backend: Backend) -> Path:
+    if backend.is_rtx:
+        raise OptionError(
+            f"timing_cache= is for full TensorRT: timing caches do not apply to {backend}, which "
+            "times nothing ahead of time.",
+            "Leave it out. What TensorRT for RTX keeps between runs is the runtime cache, which "
+            "belongs to the program that runs the engine.",
+        )
+    path = _check_target_file("timing_cache", "timing cache", value, OptionError)
+    if output is not None and os.path.realpath(path) == os.path.realpath(output):
+        raise OptionError(
+            f"timing_cache= and output= are the same file, {str(path)!r}.", "Choose another name."
+        )
+    return path
+
+
 def check_output(path: Any) -> Path:
     """Check that an engine could be written to ``path``; nothing is written.
 
@@ -518,36 +682,38 @@ def check_output(path: Any) -> Path:
     OptionError
         Not a path.
     """
+    return _check_target_file("output", "engine", path, OutputError)
+
+
+def _check_target_file(option: str, what: str, path: Any, kind: type[OptionError]) -> Path:
     try:
         text = os.fspath(path)
         target = Path(os.fsdecode(text)).absolute()
         found = _stat(target)
     except TypeError:
         raise OptionError(
-            f"output= must be a path, not {_kind(path)}.", "Give text or a pathlib.Path."
+            f"{option}= must be a path, not {_kind(path)}.", "Give text or a pathlib.Path."
         ) from None
     except (OSError, ValueError) as error:
-        raise OutputError(
-            f"output={path!r} is no usable path: {error}.", "Choose another."
-        ) from None
+        raise kind(f"{option}={path!r} is no usable path: {error}.", "Choose another.") from None
     if not text:
-        raise OutputError("output= is empty.", "Give the engine file's name, or leave it out.")
+        raise kind(f"{option}= is empty.", f"Give the {what} file's name, or leave it out.")
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise OutputError(
-            f"output={str(path)!r} is a directory.", "Add the engine file's name to the path."
+        raise kind(
+            f"{option}={str(path)!r} is a directory.", f"Add the {what} file's name to the path."
         )
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise OutputError(f"output={str(path)!r} is not a regular file.", "Choose another name.")
+        raise kind(f"{option}={str(path)!r} is not a regular file.", "Choose another name.")
     # A link's own folder does not matter: the file that it points to is replaced.
     folder = Path(os.path.realpath(target)).parent
     if not folder.is_dir():
-        raise OutputError(
-            f"output={str(path)!r}: there is no folder {str(folder)!r}.",
+        raise kind(
+            f"{option}={str(path)!r}: there is no folder {str(folder)!r}.",
             "Create the folder first, or choose another.",
         )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(
-            f"output={str(path)!r}: the folder {str(folder)!r} cannot be written to.",
+        raise kind(
+            f"{option}={str(path)!r}: the folder {str(folder)!r} cannot be written to.",
             "Choose a folder that you may write to.",
         )
     return target

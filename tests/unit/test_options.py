@@ -3,10 +3,13 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import numpy as np
 import onnx
 import pytest
@@ -36,7 +39,8 @@ if TYPE_CHECKING:
 
 ISSUE = (
     "output profiles timeout flags strongly_typed network_flags optimization_level workspace "
-    "device target configure config backend"
+    "device target configure config backend "
+    "executor grace exclusive plugins external_data timing_cache"
 )
 
 
@@ -66,13 +70,53 @@ def test_defaults_and_none() -> None:
     assert bare.strongly_typed is True
     assert bare.profiles == bare.flags == bare.target == bare.network_flags == ()
     assert bare.timeout is bare.workspace is bare.device is bare.output is None
+    assert bare.plugins == bare.external_data == ()
+    assert bare.exclusive is bare.timing_cache is None
+    assert (bare.executor, bare.grace) == ("auto", 2.0)
 
 
-def test_options_pickle_and_are_frozen() -> None:
-    made = options(profiles={"x": (1, 2, 3)}, flags="TF32", timeout=3)
+def test_options_pickle_and_are_frozen(tmp_path: Path) -> None:
+    made = options(
+        profiles={"x": (1, 2, 3)},
+        flags="TF32",
+        timeout=3,
+        output=tmp_path / "model.engine",
+        external_data=tmp_path,
+        executor="process",
+    )
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - our own
     with pytest.raises(AttributeError):
         made.timeout = 4  # type: ignore[misc]
+
+
+def test_options_with_functions_travel_to_another_process() -> None:
+    level = 4
+
+    def configure(*_: object) -> int:  # in a function: the standard pickle cannot name it
+        return level
+
+    made = options(configure=configure, timeout=3)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(made)
+    script = """
+import pickle, sys
+made = pickle.load(sys.stdin.buffer)
+print(made.backend, made.timeout, made.configure(None, None, None), list(made.travelling()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        input=cloudpickle.dumps(made),
+        check=True,
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.decode().strip() == f"{made.backend} 3.0 4 ['configure']"
+
+
+def test_what_has_to_travel() -> None:
+    assert options().travelling() == {}
+    assert options(configure=print, config=len).travelling() == {"configure": print, "config": len}
+    assert options(config=len).travelling() == {"config": len}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +127,8 @@ def test_options_pickle_and_are_frozen() -> None:
         ("optimisation_level", "optimization_level"),
         ("Flags", "flags"),
         ("work_space", "workspace"),
+        ("plugin", "plugins"),
+        ("timingcache", "timing_cache"),
         ("xyzzy", None),
     ],
 )
@@ -108,6 +154,21 @@ def test_timeouts(value: Any) -> None:
 def test_bad_timeouts(value: Any) -> None:
     with pytest.raises(OptionError, match="is not a number of seconds above zero"):
         options(timeout=value)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(2), np.int64(3)])
+def test_graces(value: Any) -> None:
+    made = options(grace=value)
+    assert made.grace == float(value)
+    assert type(made.grace) is float
+
+
+@pytest.mark.parametrize(
+    "value", [-1, -0.001, float("nan"), float("inf"), "2", True, timedelta(seconds=3), [1]]
+)
+def test_bad_graces(value: Any) -> None:
+    with pytest.raises(OptionError, match="is not a number of seconds of at least zero"):
+        options(grace=value)
 
 
 def test_whole_numbers() -> None:
@@ -247,6 +308,40 @@ def test_functions() -> None:
             options(**{name: 3})
 
 
+@pytest.mark.parametrize(
+    ("value", "checked"),
+    [("auto", "auto"), ("thread", "thread"), ("process", "process"), (" Process", "process")],
+)
+def test_executors(value: str, checked: str) -> None:
+    assert options(executor=value).executor == checked
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("threads", "Did you mean 'thread'? "),
+        ("subprocess", "Did you mean 'process'? "),
+        ("xyz", ""),
+        ("", ""),
+        (3, ""),
+        (True, ""),
+    ],
+)
+def test_bad_executors(value: Any, hint: str) -> None:
+    with pytest.raises(OptionError, match="is no place to build in") as caught:
+        options(executor=value)
+    assert caught.value.remedy.startswith(f"{hint}Give 'process'")
+    assert all(f"'{name}'" in caught.value.remedy for name in ("auto", "thread", "process"))
+
+
+def test_exclusive() -> None:
+    assert options(exclusive=True).exclusive is True
+    assert options(exclusive=False).exclusive is False
+    for value in (1, "yes", [True]):
+        with pytest.raises(OptionError, match="is neither True nor False"):
+            options(exclusive=value)
+
+
 def test_config_stands_alone() -> None:
     made = options(config=print, configure=print, timeout=3, device=0)
     assert made.config is print
@@ -256,6 +351,7 @@ def test_config_stands_alone() -> None:
         ("optimization_level", 3),
         ("target", "SM86"),
         ("profiles", {"x": (1, 2, 3)}),
+        ("timing_cache", "tactics.cache"),
     ):
         with pytest.raises(OptionError, match=f"so {name}= cannot be given too"):
             options(config=print, **{name: value})
@@ -380,6 +476,88 @@ def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)
     with pytest.raises(OutputError, match="cannot be written to"):
         options(output=tmp_path / "model.engine")
+
+
+# ---- other files --------------------------------------------------------------------------------
+
+
+def test_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.so", "b.so"):
+        (tmp_path / name).write_bytes(b"x")
+    assert options(plugins="a.so").plugins == (tmp_path / "a.so",)
+    assert options(plugins=tmp_path / "a.so").plugins == (tmp_path / "a.so",)
+    # The order is kept: one may need another.
+    both = ["b.so", tmp_path / "a.so", tmp_path / "b.so"]
+    assert options(plugins=both).plugins == (tmp_path / "b.so", tmp_path / "a.so")
+    assert options(plugins=(name for name in both)).plugins[0] == tmp_path / "b.so"
+    assert options(plugins=[]).plugins == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("libmine.so", "plugins: there is no file '.*libmine.so'.\nDid you mean 'libmime.so'"),
+        ("missing/x.so", "plugins: there is no file"),
+        ("libmime.so/x", "plugins: '.*' cannot be read"),
+        (".", "is a directory"),
+        (os.devnull, "is not a regular file"),
+        ("", "no usable path"),
+        ("a\0b", "no usable path"),
+        (3, "must be a path or a list of paths, not an int"),
+        ([None], "must be a path or a list of paths, not a NoneType"),
+    ],
+)
+def test_bad_plugins(
+    value: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "libmime.so").write_bytes(b"x")
+    with pytest.raises(OptionError, match=words):
+        options(plugins=value)
+
+
+def test_folders_of_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    assert options(external_data="a").external_data == (tmp_path / "a",)
+    assert options(external_data=[tmp_path, "a"]).external_data == (tmp_path, tmp_path / "a")
+    for value, words in (
+        ("b", "'.*b' does not exist"),
+        ("file", "'.*file' is a file"),
+        (["a", "b"], "'.*b' does not exist"),
+        ("", "no usable path"),
+        (3, "external_data= must be a path or a list of paths, not an int"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            options(external_data=value)
+
+
+def test_timing_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = on_10(timing_cache="tactics.cache", output="model.engine")
+    assert made.timing_cache == tmp_path / "tactics.cache"
+    assert not (tmp_path / "tactics.cache").exists()
+    (tmp_path / "tactics.cache").write_bytes(b"old")
+    assert on_10(timing_cache=tmp_path / "tactics.cache").timing_cache == made.timing_cache
+    for value, words in (
+        (".", "timing_cache='.' is a directory"),
+        ("missing/x", "there is no folder"),
+        ("", "timing_cache= is empty"),
+        (os.devnull, "is not a regular file"),
+        ("a\0b", "no usable path"),
+        (["x"], "timing_cache= must be a path, not a list"),
+        ("model.engine", "timing_cache= and output= are the same file"),
+    ):
+        with pytest.raises(OptionError, match=words) as caught:
+            on_10(timing_cache=value, output="model.engine")
+        assert not isinstance(caught.value, OutputError)
+
+
+def test_timing_caches_are_not_for_rtx(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="timing caches do not apply to TensorRT for RTX"):
+        options(timing_cache=tmp_path / "tactics.cache")
 
 
 # ---- sources ------------------------------------------------------------------------------------
