@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trt_widget.errors import (
         BackendNotFound,
         BuildCancelled,
+        BuildCrashed,
         BuildError,
         BuildFailed,
         BuildStateError,
@@ -38,6 +39,7 @@ __all__ = [
     "BackendNotFound",
     "Build",
     "BuildCancelled",
+    "BuildCrashed",
     "BuildError",
     "BuildFailed",
     "BuildResult",

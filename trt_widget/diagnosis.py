@@ -10,11 +10,13 @@ The sentences were seen with ``tensorrt_rtx`` 1.7.1 on a machine without a GPU, 
 from __future__ import annotations
 
 import re
+import signal as signals
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget._onnx import ExternalData, examine
 from trt_widget.backend import gpus
 from trt_widget.errors import (
+    BuildCrashed,
     BuildFailed,
     NodeError,
     OptionRejected,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from trt_widget.options import Source
 
 __all__ = [
+    "explain_crash",
     "explain_failure",
     "explain_parse",
     "explain_source",
@@ -461,3 +464,218 @@ def _explain_without_gpu(backend: Backend, text: str, said: list[str]) -> BuildF
             said,
         )
     return None
+
+
+# ---- a process that died ------------------------------------------------------------------------
+
+_UNHARMED: Final = "The notebook and its variables are unharmed."
+_LAST_MESSAGES: Final = 12
+
+# What an allocation that failed leaves behind: the C++ runtime's last line, and TensorRT's.
+_NO_MEMORY: Final = re.compile(r"std::bad_alloc|MemoryError|Cannot allocate memory")
+
+_FAULTS: Final = frozenset(
+    {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT", "SIGFPE", "SIGTRAP", "SIGSYS"}
+)
+
+# Windows ends a process with one of these where other systems send a signal. NTSTATUS values from
+# Microsoft's open specification MS-ERREF, section 2.3.1; the last is the Visual C++ runtime's.
+_EXCEPTIONS: Final = {
+    0xC0000005: "access violation",
+    0xC0000006: "a page could not be read",
+    0xC000001D: "illegal instruction",
+    0xC0000094: "integer division by zero",
+    0xC00000FD: "stack overflow",
+    0xC0000374: "heap corruption",
+    0xC0000409: "stack buffer overrun, or abort()",
+    0xE06D7363: "a C++ exception that nobody caught",
+}
+_EXCEPTIONS_OF_MEMORY: Final = {
+    0xC0000017: "not enough memory",
+    0xC000012D: "the commit limit is reached",
+}
+_EXCEPTIONS_OF_LIBRARIES: Final = {
+    0xC0000135: "a DLL was not found",
+    0xC0000139: "an entry point of a DLL was not found",
+    0xC0000142: "a DLL could not be initialized",
+}
+_CLOSED_BY_CONTROL_C: Final = 0xC000013A
+_FIRST_EXCEPTION: Final = 0xC0000000
+
+_MORE_MEMORY: Final = (
+    "Close what else uses memory, raise the machine's, container's or job's memory limit, or build "
+    "a smaller model or on a larger machine."
+)
+
+
+def explain_crash(
+    *,
+    name: str,
+    signal: int | None,
+    exit_code: int | None,
+    phase: str | None,
+    messages: Sequence[tuple[Any, str]],
+    output: str,
+    peak_memory_bytes: int | None,
+    memory_limit_bytes: int | None = None,
+    oom_killed: bool | None = None,
+    backend: Backend | None = None,
+) -> BuildCrashed:
+    """Explain that the process that built ended without a result.
+
+    Parameters
+    ----------
+    name
+        What the model is called.
+    signal
+        The number of the signal that ended the process, or None.
+    exit_code
+        The code that it ended with, or None. On Windows an exception's number.
+    phase
+        The path of the innermost open phase, or None.
+    messages
+        ``(severity, text)`` of what TensorRT logged last.
+    output
+        The end of what the process printed.
+    peak_memory_bytes
+        The most memory that it was seen to use, or None.
+    memory_limit_bytes
+        The limit that holds for it, or None.
+    oom_killed
+        Whether the operating system counted a process killed for want of memory meanwhile; None
+        where that cannot be known.
+    backend
+        The package that built.
+    """
+    code = None if exit_code is None else exit_code % 2**32  # the same, signed or not
+    signal_name = None if signal is None else _signal_name(signal)
+    lines = [*output.splitlines(), *[text for _, text in messages]]
+    starved = [line.strip() for line in lines if _NO_MEMORY.search(line)][-1:]
+    evidence = []
+    if signal_name is not None:
+        evidence.append(f"The process was ended by {signal_name}.")
+    elif code:
+        evidence.append(f"The process ended with the code {_code(code)}.")
+    if peak_memory_bytes is not None:
+        evidence.append(_memory_seen(peak_memory_bytes, memory_limit_bytes))
+    if oom_killed:
+        what = "was killed by the operating system for want of memory."
+        evidence.insert(0, "The operating system counted a process killed for want of memory.")
+        remedy = _MORE_MEMORY
+    elif starved and (signal_name == "SIGABRT" or code == _ABORTED or _is_exception(code)):
+        what = "ran out of host memory: an allocation failed, and it ended itself."
+        evidence = starved + evidence
+        remedy = _MORE_MEMORY
+    elif signal_name in _FAULTS or _is_exception(code):
+        kind = signal_name or _EXCEPTIONS.get(code or 0, "a Windows exception")
+        what = f"crashed inside TensorRT, a plugin or another native library ({kind})."
+        evidence = starved + evidence
+        remedy = f"{_to_report(phase, backend)} {_TRY_AROUND}"
+    elif signal_name is not None:
+        what, remedy = _explain_signal(signal_name)
+    else:
+        what, remedy = _explain_code(code)
+    return BuildCrashed(
+        f"The process that built {name} {what} {_UNHARMED}",
+        remedy,
+        [text for _, text in messages][-_LAST_MESSAGES:],
+        evidence=evidence,
+        signal=signal_name,
+        exit_code=exit_code,
+        phase=phase,
+        output=output,
+        peak_memory_bytes=peak_memory_bytes,
+    )
+
+
+def _explain_signal(name: str) -> tuple[str, str]:
+    """Return what happened and what to do, for a signal that somebody else sent."""
+    if name == "SIGKILL":
+        return (
+            (
+                "was killed from outside (SIGKILL). Who did it is not known; want of memory is the "
+                "usual reason."
+            ),
+            (
+                "See whether memory ran out (the system's log, `dmesg`, says so where it may be "
+                f"read); if so: {_MORE_MEMORY[0].lower()}{_MORE_MEMORY[1:]} Otherwise a person, a job "
+                "scheduler or a container's end may have killed it."
+            ),
+        )
+    remedies = {
+        "SIGXCPU": "Raise the limit of CPU time (`ulimit -t`).",
+        "SIGXFSZ": "Raise the limit of a file's size (`ulimit -f`).",
+    }
+    usual = "A person, a job scheduler or a container's end may have done it."
+    return f"was ended from outside ({name}).", remedies.get(name, usual)
+
+
+def _explain_code(code: int | None) -> tuple[str, str]:
+    """Return what happened and what to do, for a process that no signal ended."""
+    if code is None:
+        return (
+            "ended without a result, and how it ended is not known.",
+            "Start the build again; the end of its output may say more.",
+        )
+    if code in _EXCEPTIONS_OF_MEMORY:
+        return f"ran out of host memory ({_EXCEPTIONS_OF_MEMORY[code]}).", _MORE_MEMORY
+    if code in _EXCEPTIONS_OF_LIBRARIES:
+        return (
+            f"could not load a library ({_EXCEPTIONS_OF_LIBRARIES[code]}).",
+            "Install TensorRT and its libraries again, and see that PATH has their folders.",
+        )
+    if code == _CLOSED_BY_CONTROL_C:
+        return "was ended from outside (Ctrl-C, or its console was closed).", "Start it again."
+    return (
+        f"ended itself with the code {_code(code)} before there was a result.",
+        (
+            "TensorRT does not do that. Look for exit() or os._exit() in configure=, in a callable "
+            "source or in a plugin; the end of the output may say more."
+        ),
+    )
+
+
+# What abort() of the Visual C++ runtime ends with.
+_ABORTED: Final = 3
+_TRY_AROUND: Final = (
+    "If the model needs a plugin, build once without it to see whose fault it is; another "
+    "optimization_level= or TensorRT version may get around it."
+)
+
+
+def _to_report(phase: str | None, backend: Backend | None) -> str:
+    """Say what a report to NVIDIA (or the plugin's author) has to hold."""
+    version = f"{backend}" if backend is not None else "TensorRT's version"
+    where = f", the phase ({phase})" if phase else ""
+    return (
+        "To report it (to NVIDIA, or the plugin's author): the model, the options of this build, "
+        f"{version}, the versions of the driver and the GPU{where}, and TensorRT's last words."
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:  # a real-time signal, or another system's number
+        return f"signal {number}"
+
+
+def _is_exception(code: int | None) -> bool:
+    """Whether this is an exit code of Windows for a fault."""
+    known_otherwise = {*_EXCEPTIONS_OF_MEMORY, *_EXCEPTIONS_OF_LIBRARIES, _CLOSED_BY_CONTROL_C}
+    return code is not None and code >= _FIRST_EXCEPTION and code not in known_otherwise
+
+
+def _code(code: int) -> str:
+    return f"0x{code:08X}" if code >= _FIRST_EXCEPTION else str(code)
+
+
+def _memory_seen(peak: int, limit: int | None) -> str:
+    of = f"; its limit was {_size_of(limit)}" if limit is not None else ""
+    return f"The most memory it was seen to use was {_size_of(peak)}{of}."
+
+
+def _size_of(count: int) -> str:
+    """Return a number of bytes for people."""
+    gigabyte = 2**30
+    return f"{count / gigabyte:.1f} GiB" if count >= gigabyte else f"{count / 2**20:.0f} MiB"

@@ -1,8 +1,8 @@
 """What can go wrong, as types.
 
 Every error of this package derives from :class:`BuildError`. Each one says the cause first, then
-what to do, then TensorRT's own words, and survives pickling (a build in another process sends its
-error home)::
+what to do, then TensorRT's own words. Each survives pickling, and goes to plain data and back
+(:func:`to_record`, :func:`from_record`: a build in another process sends its error home so)::
 
     BuildError
     ├── BackendNotFound      (ImportError)   no usable TensorRT
@@ -20,6 +20,7 @@ error home)::
         ├── OptionRejected   (OptionError)   refused only by the model, the GPU or TensorRT
         ├── WrongBackendError (TypeError)    an object of the other TensorRT package
         ├── ConfigureFailed                  the caller's own function raised
+        ├── BuildCrashed                     the process that built died
         └── SaveError        (OSError)       the engine could not be written
 
 Whatever ends a *started* build as ``failed`` is a :class:`BuildFailed`. Some of its kinds show
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendNotFound",
     "BuildCancelled",
+    "BuildCrashed",
     "BuildError",
     "BuildFailed",
     "BuildStateError",
@@ -57,6 +59,8 @@ __all__ = [
     "WrongBackendError",
     "call_users_code",
     "check_reason",
+    "from_record",
+    "to_record",
 ]
 
 #: Why a build was cancelled: see BuildCancelled.reason.
@@ -67,6 +71,7 @@ _SHOWN_MESSAGES: Final = 12
 _SHOWN_CHARACTERS: Final = 2000
 _SHOWN_NODES: Final = 20
 _CELL_CHARACTERS: Final = 60
+_SHOWN_LINES: Final = 20
 
 _T = TypeVar("_T")
 
@@ -97,36 +102,46 @@ class BuildError(Exception):
         What the reader can do about it; may be empty.
     messages
         TensorRT's own words, unchanged, in the order in which they came; may be empty.
+    evidence
+        What the cause rests on: the very lines of TensorRT, or circumstances; empty where the cause
+        speaks for itself, or claims nothing.
     """
 
     cause: str
     remedy: str
     messages: tuple[str, ...]
+    evidence: tuple[str, ...]
 
-    def __init__(self, cause: str, remedy: str = "", messages: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        cause: str,
+        remedy: str = "",
+        messages: Iterable[str] = (),
+        *,
+        evidence: Iterable[str] = (),
+    ) -> None:
         super().__init__(cause)
         self.cause = cause
         self.remedy = remedy
         self.messages = tuple(messages)
+        self.evidence = tuple(evidence)
 
     def details(self) -> str:
         """Return what stands between cause and remedy, such as a table; empty for most errors."""
         return ""
 
     def __str__(self) -> str:
-        """Return the cause, then the details, then the remedy, then TensorRT's words."""
-        parts = [self.cause, self.details(), self.remedy]
-        if self.messages:
-            shown = [
-                f"  {_clip(message, _SHOWN_CHARACTERS)}"
-                for message in self.messages[:_SHOWN_MESSAGES]
-            ]
-            more = len(self.messages) - len(shown)
-            if more > 0:
-                shown.append(f"  ... and {more} more in .messages")
-            parts.append(
-                "TensorRT said:\n" + "\n".join(line.replace("\n", "\n  ") for line in shown)
-            )
+        """Return cause, details, evidence, remedy, and TensorRT's words, in this order."""
+        evidence = self.evidence
+        if set(self.messages) <= set(evidence):  # nothing else was said: once is enough
+            evidence = tuple(line for line in evidence if line not in self.messages)
+        parts = [
+            self.cause,
+            self.details(),
+            _listing("Evidence:", evidence, ".evidence"),
+            self.remedy,
+            _listing("TensorRT said:", self.messages, ".messages"),
+        ]
         return "\n".join(part for part in parts if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,10 +222,11 @@ class BuildCancelled(BuildError):  # noqa: N818 - public name
         remedy: str = "",
         messages: Iterable[str] = (),
         *,
+        evidence: Iterable[str] = (),
         reason: str = "user",
     ) -> None:
         check_reason(reason)
-        super().__init__(cause or _CANCEL_CAUSES[reason], remedy, messages)
+        super().__init__(cause or _CANCEL_CAUSES[reason], remedy, messages, evidence=evidence)
         self.reason = reason
 
 
@@ -266,9 +282,10 @@ class ParseFailed(BuildFailed):
         remedy: str = "",
         messages: Iterable[str] = (),
         *,
+        evidence: Iterable[str] = (),
         nodes: Iterable[NodeError] = (),
     ) -> None:
-        super().__init__(cause, remedy, messages)
+        super().__init__(cause, remedy, messages, evidence=evidence)
         self.nodes = [NodeError(*node) for node in nodes]
 
     def details(self) -> str:
@@ -337,11 +354,12 @@ class ConfigureFailed(BuildFailed):
         remedy: str = "",
         messages: Iterable[str] = (),
         *,
+        evidence: Iterable[str] = (),
         function: str,
         exception_type: str = "",
         user_traceback: str = "",
     ) -> None:
-        super().__init__(cause, remedy, messages)
+        super().__init__(cause, remedy, messages, evidence=evidence)
         self.function = function
         self.exception_type = exception_type
         self.user_traceback = user_traceback
@@ -357,16 +375,21 @@ class SaveError(BuildFailed, OSError):
     ``errno``, ``strerror`` and ``filename`` are the operating system's.
     """
 
+    errno: int | None
+    strerror: str | None
+    filename: str | None
+
     def __init__(
         self,
         cause: str,
         remedy: str = "",
         messages: Iterable[str] = (),
         *,
+        evidence: Iterable[str] = (),
         error: OSError | None = None,
         filename: str | None = None,
     ) -> None:
-        super().__init__(cause, remedy, messages)
+        super().__init__(cause, remedy, messages, evidence=evidence)
         if error is not None:
             self.errno = error.errno
             self.strerror = error.strerror
@@ -379,6 +402,63 @@ class SaveError(BuildFailed, OSError):
             **super()._state(),
             **{name: value for name, value in slots.items() if value is not None},
         }
+
+
+class BuildCrashed(BuildFailed):
+    """The process that built died; whoever waited for it is unharmed.
+
+    ``messages`` are the last ones that TensorRT logged.
+
+    Attributes
+    ----------
+    signal
+        The signal that ended it, such as ``"SIGKILL"``, or None.
+    exit_code
+        The code that it ended with, or None.
+    phase
+        The path of the innermost open phase (``"Building engine > Optimizing graph"``), or None.
+    output
+        The end of what it printed to stdout and stderr.
+    peak_memory_bytes
+        The most memory that it was seen to use, or None.
+    """
+
+    signal: str | None
+    exit_code: int | None
+    phase: str | None
+    output: str
+    peak_memory_bytes: int | None
+
+    def __init__(
+        self,
+        cause: str,
+        remedy: str = "",
+        messages: Iterable[str] = (),
+        *,
+        evidence: Iterable[str] = (),
+        signal: str | None = None,
+        exit_code: int | None = None,
+        phase: str | None = None,
+        output: str = "",
+        peak_memory_bytes: int | None = None,
+    ) -> None:
+        super().__init__(cause, remedy, messages, evidence=evidence)
+        self.signal = signal
+        self.exit_code = exit_code
+        self.phase = phase
+        self.output = output
+        self.peak_memory_bytes = peak_memory_bytes
+
+    def details(self) -> str:
+        """Return the phase it was in, and the end of its output."""
+        parts = []
+        if self.phase:
+            parts.append(f"It was in the phase {_clip(_printable(self.phase), _SHOWN_CHARACTERS)}.")
+        lines = self.output[-_SHOWN_CHARACTERS:].strip().splitlines()[-_SHOWN_LINES:]
+        if lines:
+            parts.append("The end of its output:")
+            parts += [f"  {_safe(line)}" for line in lines]
+        return "\n".join(parts)
 
 
 def call_users_code(function_name: str, function: Callable[..., _T], *args: object) -> _T:
@@ -440,6 +520,159 @@ def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER):
         trace = trace.tb_next
     return trace
+
+
+# ---- as plain data ------------------------------------------------------------------------------
+
+
+class _RecordError(Exception):
+    """A record that is none of ours."""
+
+
+def _all_kinds() -> dict[str, type[BuildError]]:
+    kinds: dict[str, type[BuildError]] = {}
+    waiting: list[type[BuildError]] = [BuildError]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__ == __name__:
+            kinds[kind.__name__] = kind
+    return kinds
+
+
+def _fields(kind: type[BuildError]) -> dict[str, str]:
+    """Return the names and types (as written) of an error's attributes."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, BuildError):
+            found.update(base.__annotations__)
+    return found
+
+
+def to_record(error: BuildError) -> dict[str, Any]:
+    """Return an error as plain data for JSON: its class's name, and its attributes.
+
+    A class from elsewhere that derives from one of these goes as that one. ``__cause__`` and the
+    traceback stay behind, as in a pickle.
+    """
+    kinds = _all_kinds()
+    kind = next(base for base in type(error).__mro__ if kinds.get(base.__name__) is base)
+    record: dict[str, Any] = {"class": kind.__name__}
+    for name, written in _fields(kinds[kind.__name__]).items():
+        value = getattr(error, name, None)
+        if written == _TEXTS:
+            value = list(value or ())
+        elif written == _NODES:
+            value = [list(node) for node in value or ()]
+        record[name] = value
+    return record
+
+
+def from_record(record: object) -> BuildError:
+    """Return the error that :func:`to_record` wrote.
+
+    Nothing of a record is ever executed, imported or looked up outside this module's own errors.
+    Attributes that the class does not have are left out.
+
+    Returns
+    -------
+    BuildError
+        A plain :class:`BuildFailed` that says so where the record is of no class known here, or
+        malformed.
+    """
+    try:
+        return _read_record(record)
+    except _RecordError as error:
+        fields = record if isinstance(record, dict) else {}
+        cause, messages = fields.get("cause"), fields.get("messages")
+        said = f" It begins: {_clip(_printable(cause), 200)}" if isinstance(cause, str) else ""
+        return BuildFailed(
+            f"The build failed, and its error cannot be read: {error}.{said}",
+            "Use the same version of trt_widget in both processes.",
+            [text for text in messages if isinstance(text, str)]
+            if isinstance(messages, (list, tuple))
+            else (),
+        )
+
+
+def _read_record(record: object) -> BuildError:
+    if not isinstance(record, dict):
+        raise _RecordError(f"it is a {type(record).__name__}, not a record")
+    name = record.get("class")
+    kind = _all_kinds().get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise _RecordError(f"it is of an unknown class, {_clip(_printable(repr(name)), 60)}")
+    state = {}
+    for key, written in _fields(kind).items():
+        if key not in record:
+            raise _RecordError(f"its {key!r} is missing")
+        state[key] = _READERS[written](key, record[key])
+    if kind is BuildCancelled and state["reason"] not in CANCEL_REASONS:
+        raise _RecordError("its 'reason' is none that is known")
+    if kind is SaveError:  # an OSError shows what is None, too
+        state = {key: value for key, value in state.items() if value is not None}
+    return _restore(kind, (state["cause"],), state)
+
+
+def _read_text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _RecordError(f"its {key!r} is no text")
+    return value
+
+
+def _read_number(key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _RecordError(f"its {key!r} is no whole number")
+    return value
+
+
+def _read_texts(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise _RecordError(f"its {key!r} is no list")
+    return tuple(_read_text(key, item) for item in value)
+
+
+def _read_nodes(key: str, value: object) -> list[NodeError]:
+    if not isinstance(value, (list, tuple)):
+        raise _RecordError(f"its {key!r} is no list")
+    nodes = []
+    for item in value:
+        if not isinstance(item, (list, tuple)) or len(item) != len(NodeError._fields):
+            raise _RecordError(f"its {key!r} holds what is no node")
+        number, *texts = item
+        nodes.append(NodeError(_read_number(key, number), *_read_texts(key, texts)))
+    return nodes
+
+
+_TEXTS: Final = "tuple[str, ...]"
+_NODES: Final = "list[NodeError]"
+# By an attribute's type, as the classes above write it.
+_READERS: Final[dict[str, Callable[[str, object], Any]]] = {
+    "str": _read_text,
+    "str | None": lambda key, value: None if value is None else _read_text(key, value),
+    "int | None": lambda key, value: None if value is None else _read_number(key, value),
+    _TEXTS: _read_texts,
+    _NODES: _read_nodes,
+}
+
+
+# ---- as text ------------------------------------------------------------------------------------
+
+
+def _listing(title: str, lines: Sequence[str], attribute: str) -> str:
+    """Return a title with lines below it, shortened; empty where there are none."""
+    if not lines:
+        return ""
+    shown = [f"  {_clip(line, _SHOWN_CHARACTERS)}" for line in lines[:_SHOWN_MESSAGES]]
+    more = len(lines) - len(shown)
+    if more > 0:
+        shown.append(f"  ... and {more} more in {attribute}")
+    return "\n".join([title, *[line.replace("\n", "\n  ") for line in shown]])
+
+
+def _safe(line: str) -> str:
+    """Return a line without what would control a terminal."""
+    return "".join(sign if sign.isprintable() or sign == "\t" else "\ufffd" for sign in line)
 
 
 def _clip(text: str, limit: int) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import json
 import pickle
 from typing import Any
 
@@ -12,6 +13,7 @@ from trt_widget import errors
 from trt_widget.errors import (
     BackendNotFound,
     BuildCancelled,
+    BuildCrashed,
     BuildError,
     BuildFailed,
     BuildStateError,
@@ -27,12 +29,14 @@ from trt_widget.errors import (
     UnknownOptionError,
     WrongBackendError,
     call_users_code,
+    from_record,
+    to_record,
 )
 
 NODES = [NodeError(3, "a", "NoSuchOp", "Plugin not found"), NodeError(-1, "", "", "and more")]
 
 EXAMPLES: list[BuildError] = [
-    BuildError("cause", "remedy", ["words"]),
+    BuildError("cause", "remedy", ["words"], evidence=["words"]),
     BackendNotFound("cause", "remedy"),
     OptionError("cause"),
     OutputError("cause"),
@@ -47,6 +51,17 @@ EXAMPLES: list[BuildError] = [
     WrongBackendError("cause"),
     ConfigureFailed("cause", function="configure", exception_type="KeyError", user_traceback="tb"),
     SaveError("cause", error=OSError(errno.ENOSPC, "No space left"), filename="model.engine"),
+    BuildCrashed(
+        "cause",
+        "remedy",
+        ["words"],
+        evidence=["ended by SIGSEGV"],
+        signal="SIGSEGV",
+        exit_code=None,
+        phase="Building engine > Optimizing graph",
+        output="printed \udcff",
+        peak_memory_bytes=2**31,
+    ),
 ]
 
 
@@ -62,8 +77,10 @@ def test_every_error_has_an_example() -> None:
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("module", [pickle, cloudpickle])
-def test_errors_survive_pickling(error: BuildError, module: Any) -> None:
-    error.__dict__["extra"] = "kept"
+def test_errors_survive_pickling(
+    error: BuildError, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(error.__dict__, "extra", "kept")
     copy = pickle.loads(module.dumps(error))  # noqa: S301 - our own
     assert type(copy) is type(error)
     assert copy.args == error.args
@@ -106,6 +123,7 @@ def test_errors_are_also_what_python_would_raise(kind: type, base: type) -> None
         WrongBackendError,
         ConfigureFailed,
         SaveError,
+        BuildCrashed,
     ],
 )
 def test_what_ends_a_started_build_is_a_failed_build(kind: type) -> None:
@@ -132,6 +150,102 @@ def test_cause_then_remedy_then_tensorrts_words() -> None:
         "  more",
     ]
     assert str(BuildError("Only a cause.")) == "Only a cause."
+
+
+def test_the_evidence_stands_before_the_remedy_and_not_twice() -> None:
+    error = BuildError("Cause.", "Remedy.", ["noise", "the line"], evidence=["the line"])
+    assert str(error).splitlines() == [
+        "Cause.",
+        "Evidence:",
+        "  the line",
+        "Remedy.",
+        "TensorRT said:",
+        "  noise",
+        "  the line",
+    ]
+    assert "Evidence" not in str(BuildError("Cause.", "", ["only"], evidence=["only"]))
+    both = str(BuildError("Cause.", "", ["only"], evidence=["only", "a circumstance"]))
+    assert both.splitlines()[1:3] == ["Evidence:", "  a circumstance"]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_errors_go_to_json_and_back(error: BuildError) -> None:
+    copy = from_record(json.loads(json.dumps(to_record(error))))
+    assert type(copy) is type(error)
+    assert copy.__dict__ == error.__dict__
+    assert copy.args == error.args
+    assert str(copy) == str(error)
+    assert to_record(copy) == to_record(error)
+
+
+def test_a_class_from_elsewhere_goes_as_the_one_it_derives_from() -> None:
+    class OwnError(SourceError):
+        secret = 1
+
+    namesake = type("BuildFailed", (OwnError,), {})
+    for kind in (OwnError, namesake):
+        copy = from_record(to_record(kind("cause")))
+        assert type(copy) is SourceError
+        assert str(copy) == "cause"
+
+
+GOOD = to_record(BuildFailed("The cause.", "The remedy.", ["words"]))
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (None, "a NoneType, not a record"),
+        ([["class", "BuildFailed"]], "a list, not a record"),
+        ({}, "unknown class, None"),
+        ({**GOOD, "class": "SystemExit"}, "unknown class, 'SystemExit'"),
+        ({**GOOD, "class": "Exception"}, "unknown class"),
+        ({**GOOD, "class": "NodeError"}, "unknown class"),
+        ({**GOOD, "class": "trt_widget.errors.BuildFailed"}, "unknown class"),
+        ({**GOOD, "class": ["BuildFailed"]}, "unknown class"),
+        ({**GOOD, "class": "x" * 10_000}, "unknown class"),
+        ({**GOOD, "cause": 1}, "'cause' is no text"),
+        ({**GOOD, "messages": "words"}, "'messages' is no list"),
+        ({**GOOD, "messages": [1]}, "'messages' is no text"),
+        ({**GOOD, "evidence": {}}, "'evidence' is no list"),
+        ({key: GOOD[key] for key in GOOD if key != "remedy"}, "'remedy' is missing"),
+        ({**GOOD, "class": "BuildCancelled", "reason": "boredom"}, "'reason'"),
+        ({**GOOD, "class": "ParseFailed", "nodes": [[1, "a", "b"]]}, "no node"),
+        ({**GOOD, "class": "ParseFailed", "nodes": [["1", "a", "b", "c"]]}, "no whole number"),
+        ({**GOOD, "class": "ParseFailed", "nodes": 3}, "'nodes' is no list"),
+        ({**GOOD, "class": "BuildCrashed"}, "'signal' is missing"),
+    ],
+)
+def test_a_record_of_no_error_of_ours_says_so(record: Any, why: str) -> None:
+    error = from_record(record)
+    assert type(error) is BuildFailed
+    assert "its error cannot be read" in error.cause
+    assert why in error.cause
+    assert len(str(error)) < 600
+    if isinstance(record, dict) and record.get("cause") == "The cause.":
+        assert "The cause." in error.cause
+
+
+def test_what_a_class_does_not_have_is_left_out_of_a_record() -> None:
+    record = {**GOOD, "details": "gone", "__class__": "x", "filename": "y", "new": [1]}
+    error = from_record(record)
+    assert error.__dict__ == BuildFailed("The cause.", "The remedy.", ["words"]).__dict__
+    assert error.details() == ""
+
+
+def test_a_crash_shows_its_phase_and_the_end_of_its_output() -> None:
+    output = "".join(f"line {i}\n" for i in range(1000)) + "the \x1b[2Jlast\n"
+    crash = BuildCrashed("Cause.", phase="Building engine > x", output=output)
+    lines = str(crash).splitlines()
+    assert lines[:3] == [
+        "Cause.",
+        "It was in the phase Building engine > x.",
+        "The end of its output:",
+    ]
+    assert lines[-2:] == ["  line 999", "  the \ufffd[2Jlast"]
+    assert len(lines) == 23
+    assert crash.output == output
+    assert str(BuildCrashed("Cause.")) == "Cause."
 
 
 def test_long_lists_are_shortened_in_the_text_only() -> None:
