@@ -1,11 +1,18 @@
-"""Writing an engine so that there is always a whole file: the old one or the new one."""
+"""Writing an engine so that there is always a whole file: the old one or the new one; mapping one.
+
+Where the system can (Linux, on most file systems), the bytes go to a file without a name, which
+vanishes with the process that writes it, however that process ends. Elsewhere they go to a
+temporary name in the same folder, and only a killed process leaves that behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +21,7 @@ from trt_widget.errors import SaveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["save_atomically"]
+__all__ = ["map_file", "save_atomically"]
 
 # One write() call takes at most 2 GiB - 4 KiB on Linux; smaller pieces let an interrupt through.
 _PIECE: Final = 64 * 1024 * 1024
@@ -43,22 +50,27 @@ if hasattr(errno, "EDQUOT"):  # not on Windows
         "Free some space or save elsewhere; the engine is still in memory.",
     )
 
-# Windows: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_USER_MAPPED_FILE (a runtime that
-# mapped the engine file).
+# Windows: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_USER_MAPPED_FILE (a runtime, or
+# this process, mapped the engine file).
 _WINDOWS_IN_USE: Final = frozenset({5, 32, 1224})
+
+# A file that was in use when its successor came (Windows); removed by a later save.
+_ASIDE: Final = (".trt_widget-", ".old")
 
 
 def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     """Write ``data`` to ``path`` so that nobody ever sees a part of it.
 
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the name
-    in one step (``os.replace``). A symbolic link is followed: the file it points to is replaced. An
-    existing file's permissions are kept; a new file gets what the umask allows.
+    The bytes go to a file in the same folder that has no name or a temporary one, are flushed to
+    the disk, and take the name in one step (``os.replace``). A symbolic link is followed: the file
+    it points to is replaced. An existing file's permissions are kept; a new file gets what the
+    umask allows. On Windows a file that is in use cannot be replaced: it is moved aside first.
 
     Parameters
     ----------
     data
-        Anything with the buffer protocol: ``bytes``, TensorRT's ``IHostMemory``.
+        Anything with the buffer protocol: ``bytes``, TensorRT's ``IHostMemory``, a memory map
+        (also of the file ``path`` itself: the map keeps the old file).
     path
         The file's name.
 
@@ -77,12 +89,65 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     try:
         mode = _mode_of_existing(target)
         with _temporary_name(target.parent) as temporary:
-            _write(temporary, data, mode)
-            os.replace(temporary, target)  # noqa: PTH105 - Path.replace is this call
+            if not _write_unnamed(temporary, data, mode):
+                _write(temporary, data, mode)
+            _replace(temporary, target)
     except OSError as error:
         raise _explain(error, given) from error
     _flush_folder(target.parent)
     return target
+
+
+def map_file(file: str | os.PathLike[str] | int) -> memoryview:
+    """Map a whole file, read-only: its bytes without a copy, for as long as the result lives.
+
+    The map belongs to the file and not to its name: the name can be given to another file
+    (:func:`save_atomically`) or removed, and the bytes stay.
+
+    Parameters
+    ----------
+    file
+        The file's name, or a descriptor, which is closed in any case.
+    """
+    descriptor = file if isinstance(file, int) else _open_to_map(file)
+    try:
+        if os.fstat(descriptor).st_size == 0:  # an empty map does not exist
+            return memoryview(b"")
+        if sys.platform != "win32" and sys.version_info >= (3, 13):
+            # Without a copy of the descriptor, which older versions keep beside the map.
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, trackfd=False)
+        else:
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        return memoryview(mapped)
+    finally:
+        os.close(descriptor)
+
+
+def _open_to_map(path: str | os.PathLike[str]) -> int:
+    if sys.platform != "win32":
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    # os.open() allows others to write but not to rename or delete, and mmap keeps a copy of the
+    # handle. With FILE_SHARE_DELETE a save can move the mapped file aside.
+    import ctypes
+    import msvcrt
+    from ctypes import wintypes
+
+    create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
+    create.restype = wintypes.HANDLE
+    create.argtypes = (
+        wintypes.LPCWSTR,
+        wintypes.DWORD,
+        wintypes.DWORD,
+        ctypes.c_void_p,
+        wintypes.DWORD,
+        wintypes.DWORD,
+        wintypes.HANDLE,
+    )
+    read, share_all, existing, normal = 0x80000000, 0x1 | 0x2 | 0x4, 3, 0x80
+    handle = create(os.fspath(path), read, share_all, None, existing, normal, None)
+    if handle is None or handle == wintypes.HANDLE(-1).value:
+        raise ctypes.WinError(ctypes.get_last_error())
+    return msvcrt.open_osfhandle(handle, os.O_RDONLY)
 
 
 def _mode_of_existing(target: Path) -> int | None:
@@ -101,15 +166,74 @@ def _mode_of_existing(target: Path) -> int | None:
 @contextlib.contextmanager
 def _temporary_name(folder: Path) -> Iterator[Path]:
     """Give a name that nobody has, and see that nothing of that name is left, whatever happens."""
-    import secrets
-
-    name = folder / f".trt_widget-{secrets.token_hex(8)}.tmp"
+    name = folder / f".trt_widget-{_token()}.tmp"
     try:
         yield name
     except BaseException:
         with contextlib.suppress(OSError):
             name.unlink()
         raise
+
+
+def _token() -> str:
+    import secrets
+
+    return secrets.token_hex(8)
+
+
+def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
+    """Write to a file without a name and give it ``temporary``; False where that is impossible.
+
+    A link cannot replace a file, so the name is a temporary one; it exists for an instant only.
+    """
+    if sys.platform != "linux":
+        return False
+    folder = temporary.parent
+    try:
+        descriptor = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except OSError:
+        # Not this file system (NFS, FUSE, old overlays), or what the other way will say better.
+        return False
+    try:
+        if mode is None and not _umask_was_applied(descriptor):
+            return False
+        _write_all(descriptor, data)
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+        return _link(descriptor, temporary)
+    finally:
+        os.close(descriptor)
+
+
+def _umask_was_applied(descriptor: int) -> bool:
+    """Tell whether the umask limited an unnamed file's permissions.
+
+    Before Linux 5.19 some file systems forget it. (A folder with default ACLs has its own rules:
+    there, too, the way with a name is right.) The umask is read from /proc, as asking for it by
+    ``os.umask`` changes it for all threads.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        umask = int(status.partition("\nUmask:")[2].split(None, 1)[0], 8)
+    except (OSError, ValueError, IndexError):
+        return False
+    return not stat.S_IMODE(os.fstat(descriptor).st_mode) & umask
+
+
+def _link(descriptor: int, name: Path) -> bool:
+    folder = os.open(name.parent, os.O_PATH | os.O_CLOEXEC)  # type: ignore[attr-defined,unused-ignore]  # Linux only
+    try:
+        # With a folder's descriptor (which an absolute path does not use) CPython calls linkat with
+        # AT_SYMLINK_FOLLOW, and so the link in /proc is followed to the file.
+        os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=folder, follow_symlinks=True)
+    except OSError as error:
+        if error.errno in _CAUSES and error.errno not in {errno.ENOENT, errno.EPERM}:
+            raise
+        return False  # without /proc (ENOENT), or an unusual file system
+    finally:
+        os.close(folder)
+    return True
 
 
 def _write(temporary: Path, data: Any, mode: int | None) -> None:
@@ -124,15 +248,41 @@ def _write(temporary: Path, data: Any, mode: int | None) -> None:
     )
     descriptor = os.open(temporary, flags, 0o666)
     try:
-        with memoryview(data) as whole, whole.cast("B") as view:
-            done = 0
-            while done < len(view):
-                done += os.write(descriptor, view[done : done + _PIECE])
+        _write_all(descriptor, data)
         if mode is not None:
             os.chmod(temporary, mode)  # noqa: PTH101
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: Any) -> None:
+    with memoryview(data) as whole, whole.cast("B") as view:
+        done = 0
+        while done < len(view):
+            done += os.write(descriptor, view[done : done + _PIECE])
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Give ``temporary`` the name ``target``, also where Windows protects the file of that name."""
+    try:
+        os.replace(temporary, target)  # noqa: PTH105 - Path.replace is this call
+    except OSError as error:
+        if getattr(error, "winerror", None) not in _WINDOWS_IN_USE or not target.exists():
+            raise
+    else:
+        return
+    # In use, but whoever shared it for deletion, or mapped it and closed it, lets it be renamed.
+    aside = target.with_name(f"{_ASIDE[0]}{_token()}{_ASIDE[1]}")
+    os.rename(target, aside)  # noqa: PTH104 - Path.rename is this call
+    try:
+        os.replace(temporary, target)  # noqa: PTH105
+    except BaseException:
+        os.rename(aside, target)  # noqa: PTH104
+        raise
+    for old in target.parent.glob(f"{_ASIDE[0]}*{_ASIDE[1]}"):
+        with contextlib.suppress(OSError):  # still in use: a later save removes it
+            old.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

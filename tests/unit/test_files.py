@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from trt_widget._files import save_atomically
+from trt_widget import _files
+from trt_widget._files import map_file, save_atomically
 from trt_widget.errors import BuildError, SaveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DATA = b"engine" * 1000
 
@@ -37,6 +45,7 @@ def test_an_empty_engine_and_wide_items(tmp_path: Path) -> None:
     assert path.read_bytes() == b"12345678"
 
 
+@pytest.mark.usefixtures("way")
 def test_permissions(tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     before = os.umask(0o027)
@@ -128,6 +137,15 @@ except SaveError as error:
     assert left_over(tmp_path) == ["model.engine"]
 
 
+@pytest.fixture(params=["unnamed", "named"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to write; the second is that of systems without O_TMPFILE."""
+    if request.param == "named":
+        monkeypatch.setattr(_files, "_write_unnamed", lambda *_: False)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_every_step_can_fail(
@@ -171,6 +189,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.usefixtures("way")
 def test_a_reader_sees_a_whole_file_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     contents = {bytes([i]) * 200_000 for i in range(4)}
@@ -191,4 +210,239 @@ def test_a_reader_sees_a_whole_file_at_any_time(tmp_path: Path) -> None:
     reader.join()
     assert seen
     assert seen <= contents
+    assert left_over(tmp_path) == ["model.engine"]
+
+
+# ---- a file without a name ----------------------------------------------------------------------
+
+
+def named_files_written(folder: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Save and count how often the way with a temporary name was taken."""
+    calls: list[Path] = []
+    write = _files._write
+
+    def counted(temporary: Path, data: bytes, mode: int | None) -> None:
+        calls.append(temporary)
+        write(temporary, data, mode)
+
+    monkeypatch.setattr(_files, "_write", counted)
+    save_atomically(data, folder / "model.engine")
+    assert (folder / "model.engine").read_bytes() == data
+    assert left_over(folder) == ["model.engine"]
+    return len(calls)
+
+
+def test_no_name_is_needed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named_files_written(tmp_path, DATA, monkeypatch) == 0
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_that_needs_a_name(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Stands for such a file system (NFS, FUSE): the answers are those of open(2).
+    opened = os.open
+
+    def refuse(path: str, flags: int, *args: int, **kwargs: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(code, os.strerror(code))
+        return opened(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert named_files_written(tmp_path, DATA, monkeypatch) == 1
+
+
+def test_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stands for a system without /proc: linkat's answer there.
+    def link(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(os, "link", link)
+    assert named_files_written(tmp_path, DATA, monkeypatch) == 1
+
+
+def test_a_forgotten_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stands for a Linux before 5.19: there the unnamed file of some file systems has 0o666.
+    opened = os.open
+
+    def forget(path: str, flags: int, *args: int, **kwargs: int) -> int:
+        descriptor = opened(path, flags, *args, **kwargs)
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            os.fchmod(descriptor, 0o666)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", forget)
+    before = os.umask(0o027)
+    try:
+        assert named_files_written(tmp_path, DATA, monkeypatch) == 1
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.engine").stat().st_mode & 0o777 == 0o640
+
+
+def positions(pid: int, folder: Path) -> dict[str, int]:
+    """Return what a process has open below a folder, and how far it has written there."""
+    found: dict[str, int] = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            name = str(entry.readlink())
+            info = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text(encoding="ascii")
+        except FileNotFoundError:
+            continue
+        if name.startswith(f"{folder}/"):
+            found[name] = int(info.split()[1])
+    return found
+
+
+def test_a_killed_writer_leaves_nothing(tmp_path: Path) -> None:
+    # The child writes byte by byte, which takes far longer than finding it in the middle.
+    path = tmp_path / "model.engine"
+    path.write_bytes(b"the old engine")
+    script = """
+import sys
+from trt_widget import _files
+_files._PIECE = 1
+_files.save_atomically(bytes(1 << 30), sys.argv[1])
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2]
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not any(positions(child.pid, tmp_path).values()):
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        child.send_signal(signal.SIGSTOP)
+        ((name, written),) = positions(child.pid, tmp_path).items()
+        assert 0 < written < 1 << 30
+        assert name.endswith(" (deleted)")  # what /proc says of a file without a name
+        assert left_over(tmp_path) == ["model.engine"]
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == -signal.SIGKILL
+    assert left_over(tmp_path) == ["model.engine"]
+    assert path.read_bytes() == b"the old engine"
+
+
+# ---- files that are in use on Windows -----------------------------------------------------------
+
+
+class Windows:
+    """Stands for Windows, where a file in use cannot be replaced or removed but renamed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
+        self.target = target
+        self.in_use = [target.stat().st_ino]
+        self.refuse_everything = False
+        self._replace, self._unlink = os.replace, Path.unlink
+        monkeypatch.setattr(os, "replace", self.replace)
+        monkeypatch.setattr(Path, "unlink", self._unlink_by_name)
+
+    @property
+    def _unlink_by_name(self) -> Callable[[Path], None]:
+        def unlink(path: Path) -> None:  # a function, so that Path takes it for a method
+            self._refuse(path)
+            self._unlink(path)
+
+        return unlink
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._refuse(target)
+        self._replace(source, target)
+
+    def _refuse(self, path: Path) -> None:
+        used = path.exists() and path.stat().st_ino in self.in_use
+        if used or (self.refuse_everything and path == self.target):
+            error = PermissionError(errno.EACCES, "Access is denied")
+            error.winerror = 1224  # type: ignore[attr-defined,unused-ignore]  # only Windows sets it
+            raise error
+
+
+def test_a_mapped_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(b"the old engine")
+    windows = Windows(monkeypatch, path)
+    save_atomically(DATA, path)
+    assert path.read_bytes() == DATA
+    aside, name = left_over(tmp_path)
+    assert name == "model.engine"
+    assert aside.startswith(".trt_widget-")
+    assert (tmp_path / aside).read_bytes() == b"the old engine"
+    # The next save in that folder that has to move a file finds the first one free.
+    windows.in_use = [path.stat().st_ino]
+    save_atomically(b"third", path)
+    assert path.read_bytes() == b"third"
+    assert len(left_over(tmp_path)) == 2
+    windows.in_use = []
+    save_atomically(b"fourth", path)
+    assert path.read_bytes() == b"fourth"
+
+
+def test_what_was_moved_aside_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(b"the old engine")
+    windows = Windows(monkeypatch, path)
+    windows.refuse_everything = True
+    with pytest.raises(SaveError, match="open in another program"):
+        save_atomically(DATA, path)
+    assert path.read_bytes() == b"the old engine"
+    assert left_over(tmp_path) == ["model.engine"]
+
+
+# ---- maps ---------------------------------------------------------------------------------------
+
+
+def test_a_mapped_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(DATA)
+    view = map_file(path)
+    assert view.readonly
+    assert (view.nbytes, view.format) == (len(DATA), "B")
+    assert view == DATA
+    assert map_file(str(path)) == DATA
+    path.write_bytes(b"")
+    assert map_file(path).nbytes == 0
+    with pytest.raises(FileNotFoundError):
+        map_file(tmp_path / "missing")
+
+
+def test_a_map_of_a_descriptor_takes_it_over(tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    for content in (DATA, b""):
+        path.write_bytes(content)
+        descriptor = os.open(path, os.O_RDONLY)
+        path.unlink()
+        assert map_file(descriptor) == content
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="Is a directory|No such device"):
+        map_file(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_maps_leave_no_descriptor(tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(DATA)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    views = [map_file(path) for _ in range(10)]
+    assert bytes(views[-1]) == DATA
+    del views
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.usefixtures("way")
+def test_a_map_is_saved_over_its_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    content = os.urandom(3_000_000)
+    path.write_bytes(content)
+    view = map_file(path)
+    assert save_atomically(view, path) == path
+    assert path.read_bytes() == content
+    save_atomically(b"another", path)
+    assert view == content  # the map's file lives on without a name
     assert left_over(tmp_path) == ["model.engine"]
