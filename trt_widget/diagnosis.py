@@ -189,7 +189,11 @@ def parser_errors(parser: Any) -> list[NodeError]:
 
 
 def explain_parse(
-    source: Source, parser: Any, messages: Sequence[tuple[Any, str]] = ()
+    source: Source,
+    parser: Any,
+    messages: Sequence[tuple[Any, str]] = (),
+    *,
+    in_child: bool = False,
 ) -> BuildFailed:
     """Explain why the ONNX parser refused a model.
 
@@ -201,6 +205,8 @@ def explain_parse(
         The ``OnnxParser`` after its ``parse`` answered False.
     messages
         ``(severity, text)`` of what was logged meanwhile.
+    in_child
+        Whether this is the process of ``executor="process"``.
     """
     nodes = parser_errors(parser)
     said = errors_in(messages) or [node.description for node in nodes]
@@ -215,8 +221,7 @@ def explain_parse(
         return ParseFailed(
             f"TensorRT does not know the operator{'s' if plural else ''} {_listed(operators)} "
             f"({len(unknown)} node{'s' if len(unknown) > 1 else ''}).",
-            "Export the model with operators that TensorRT has, or load the plugin that implements "
-            f"{'them' if plural else 'it'} before the build (ctypes.CDLL(plugin library)).",
+            f"Export the model with operators that TensorRT has. {_load_plugin(in_child=in_child)}",
             said,
             nodes=nodes,
         )
@@ -239,6 +244,17 @@ def explain_parse(
         said,
         nodes=nodes,
     )
+
+
+def _load_plugin(*, in_child: bool) -> str:
+    """Say how a plugin gets to where the build runs."""
+    loading = "Where a plugin implements it, load its library with plugins=[path]"
+    if in_child:
+        return (
+            f"{loading}; the build runs in a process of its own, and a plugin that is registered "
+            'only in this kernel needs executor="thread".'
+        )
+    return f"{loading}, or register it before the build."
 
 
 def _is_unknown_operator(node: NodeError) -> bool:
@@ -397,7 +413,11 @@ _RULES: Final = (
 
 
 def explain_failure(
-    backend: Backend, messages: Sequence[tuple[Any, str]], prepared: Prepared | None = None
+    backend: Backend,
+    messages: Sequence[tuple[Any, str]],
+    prepared: Prepared | None = None,
+    *,
+    in_child: bool = False,
 ) -> BuildFailed:
     """Explain a build that gave no engine and was not cancelled.
 
@@ -409,6 +429,8 @@ def explain_failure(
         ``(severity, text)`` of what was logged, in order; the severity as text or TensorRT's enum.
     prepared
         What was built.
+    in_child
+        Whether this is the process of ``executor="process"``.
 
     Returns
     -------
@@ -598,8 +620,8 @@ def _explain_signal(name: str) -> tuple[str, str]:
             ),
             (
                 "See whether memory ran out (the system's log, `dmesg`, says so where it may be "
-                f"read); if so: {_MORE_MEMORY[0].lower()}{_MORE_MEMORY[1:]} Otherwise a person, a job "
-                "scheduler or a container's end may have killed it."
+                f"read). If so: {_MORE_MEMORY} If not: a person, a job scheduler or a container's "
+                "end may have killed it."
             ),
         )
     remedies = {

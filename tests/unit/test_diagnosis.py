@@ -43,7 +43,7 @@ KILL, SEGV, ABORT, TERMINATE = 9, 11, 6, 15
             "was killed by the operating system for want of memory",
             "memory limit",
         ),
-        ({"signal": KILL}, "from outside (SIGKILL). Who did it is not known; want", "if so: close"),
+        ({"signal": KILL}, "from outside (SIGKILL). Who did it is not known; want", "If so: Close"),
         ({"signal": KILL, "oom_killed": False}, "Who did it is not known", "dmesg"),
         ({"signal": TERMINATE}, "was ended from outside (SIGTERM)", "scheduler"),
         ({"signal": signal.SIGINT}, "was ended from outside (SIGINT)", "scheduler"),
