@@ -11,6 +11,19 @@ The names ``phase``, ``step``, ``parent`` and ``num_steps`` are those of
 ``tensorrt.IProgressMonitor``. The stream is *coalesced*: between two drains only the last step of
 an open phase is kept, and under pressure whole finished phases are folded into
 :class:`PhasesCollapsed`, which says how many they were. Nothing disappears silently.
+
+A *run*, :class:`PhasesCompleted`, is a shorter way to write what happens by the thousand: leaf
+phases of one name, below one parent and on one thread, each of which started and finished between
+two drains while nothing else started or finished. It holds a column for each of their times and
+steps, and nothing is lost in it but the moment of each last step. :func:`expand` gives the single
+events of a run, for readers that want to see each phase::
+
+    for event in events:
+        for single in expand(event):
+            ...
+
+A run has the time of its last end, and stands in the stream accordingly: a step of its parent, a
+log message or :class:`CancelDelivered` which fell between its phases comes before it.
 """
 
 from __future__ import annotations
@@ -32,9 +45,11 @@ __all__ = [
     "PhaseFinished",
     "PhaseStarted",
     "PhasesCollapsed",
+    "PhasesCompleted",
     "StatusChanged",
     "StepCompleted",
     "StreamStarted",
+    "expand",
     "from_json",
     "to_json",
 ]
@@ -85,7 +100,7 @@ class StreamStarted(_Plain):
     version: int = PROTOCOL_VERSION
 
 
-# The three that come by the thousand write their own __init__: the one that a frozen dataclass gets
+# The four that come by the thousand write their own __init__: the one that a frozen dataclass gets
 # calls object.__setattr__ for each field and takes twice as long.
 
 
@@ -147,6 +162,59 @@ class PhaseFinished(_Plain):
         values["time"] = time
         values["phase"] = phase
         values["thread"] = thread
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class PhasesCompleted(_Plain):
+    """A run: leaf phases of one name that started and finished one after the other.
+
+    The columns are equally long and have an entry for each phase, in order. :func:`expand` gives
+    the events that the run stands for.
+
+    Attributes
+    ----------
+    time
+        End of the last phase.
+    phase, parent, thread
+        As in :class:`PhaseStarted`, the same for all.
+    starts, ends
+        When each phase started and finished.
+    last_steps
+        The last step (0-based index) that each phase completed, -1 for none.
+    num_steps
+        The number of steps that each phase announced.
+    """
+
+    kind: ClassVar[str] = "phases"
+    time: float
+    phase: str
+    parent: str | None
+    thread: int
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+    last_steps: tuple[int, ...]
+    num_steps: tuple[int, ...]
+
+    def __init__(  # noqa: PLR0917 - as its three neighbours
+        self,
+        time: float,
+        phase: str,
+        parent: str | None,
+        thread: int,
+        starts: tuple[float, ...],
+        ends: tuple[float, ...],
+        last_steps: tuple[int, ...],
+        num_steps: tuple[int, ...],
+    ) -> None:
+        values = self.__dict__
+        values["time"] = time
+        values["phase"] = phase
+        values["parent"] = parent
+        values["thread"] = thread
+        values["starts"] = starts
+        values["ends"] = ends
+        values["last_steps"] = last_steps
+        values["num_steps"] = num_steps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -268,6 +336,7 @@ Event = Union[  # noqa: UP007 - evaluated at run time, many names are clearer as
     PhaseStarted,
     StepCompleted,
     PhaseFinished,
+    PhasesCompleted,
     PhasesCollapsed,
     CancelDelivered,
     LogMessage,
@@ -284,6 +353,7 @@ _TYPES: dict[str, type[Any]] = {
         PhaseStarted,
         StepCompleted,
         PhaseFinished,
+        PhasesCompleted,
         PhasesCollapsed,
         CancelDelivered,
         LogMessage,
@@ -293,6 +363,28 @@ _TYPES: dict[str, type[Any]] = {
         BuildEnded,
     )
 }
+
+
+def expand(event: Event) -> list[Event]:
+    """Give the single events that a run stands for, or the event itself if it is no run.
+
+    Returns
+    -------
+    list of Event
+        For each phase of a run its start, its last step if it completed one, and its finish. The
+        step has the time of the finish: a run does not know it better.
+    """
+    if not isinstance(event, PhasesCompleted):
+        return [event]
+    phase, parent, thread = event.phase, event.parent, event.thread
+    singles: list[Event] = []
+    columns = zip(event.starts, event.ends, event.last_steps, event.num_steps, strict=True)
+    for start, end, last, num_steps in columns:
+        singles.append(PhaseStarted(start, phase, parent, num_steps, thread))
+        if last >= 0:
+            singles.append(StepCompleted(end, phase, last, thread))
+        singles.append(PhaseFinished(end, phase, thread))
+    return singles
 
 
 def to_json(event: Event) -> str:
@@ -319,7 +411,7 @@ def from_json(line: str | bytes) -> Event:
     ------
     EventError
         The line is not JSON, not an object, of an unknown kind, or a field is missing or of the
-        wrong type.
+        wrong type, or the columns of a run are empty or not equally long.
     """
     try:
         record = json.loads(line)
@@ -345,24 +437,48 @@ def from_json(line: str | bytes) -> Event:
     except TypeError as error:
         msg = f"incomplete event {kind!r}: {error}"
         raise EventError(msg) from error
+    if isinstance(event, PhasesCompleted):
+        lengths = [len(event.starts), len(event.ends), len(event.last_steps), len(event.num_steps)]
+        if not lengths[0] or lengths != lengths[:1] * 4:
+            msg = f"columns of event {kind!r} must be equally long and not empty, found {lengths}"
+            raise EventError(msg)
     return event
 
 
 def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
     """Give ``value`` back if it is of the annotated type; numbers must be finite."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation == "float" and number and math.isfinite(value):
-        return float(value)
-    if annotation.startswith("int") and number and isinstance(value, int):
+    if annotation.startswith("tuple"):
+        if isinstance(value, list):
+            column = _column(annotation, value)
+            if column is not None and (column or name != "path"):
+                return column
+    elif annotation == "float":
+        if not isinstance(value, bool) and isinstance(value, (int, float)) and _finite(value):
+            return float(value)
+    elif (
+        (annotation.endswith("None") and value is None)
+        or (annotation.startswith("str") and isinstance(value, str))
+        or (annotation.startswith("int") and type(value) is int)
+        or (annotation.startswith("dict") and isinstance(value, dict))
+    ):
         return value
-    if annotation.startswith("str") and isinstance(value, str):
-        return value
-    if annotation.endswith("None") and value is None:
-        return None
-    if annotation.startswith("dict") and isinstance(value, dict):
-        return value
-    names = isinstance(value, list) and all(isinstance(part, str) for part in value)
-    if annotation.startswith("tuple") and names and (value or name != "path"):
-        return tuple(value)
-    msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r}"
+    msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r:.200}"
     raise EventError(msg)
+
+
+def _column(annotation: str, values: list[Any]) -> tuple[Any, ...] | None:
+    """Give a list as a tuple if all its values are of the annotated type, else ``None``."""
+    # By the set of their types: a run may have thousands of values.
+    types = set(map(type, values))
+    if annotation == "tuple[float, ...]":
+        if types <= {int, float} and all(map(_finite, values)):
+            return tuple(map(float, values))
+        return None
+    return tuple(values) if types <= ({int} if annotation == "tuple[int, ...]" else {str}) else None
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer past the largest float
+        return False

@@ -24,6 +24,7 @@ import contextlib
 import signal
 import threading
 from collections import deque
+from math import inf
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
@@ -36,6 +37,7 @@ from trt_widget.events import (
     Event,
     PhaseFinished,
     PhasesCollapsed,
+    PhasesCompleted,
     PhaseStarted,
     StepCompleted,
 )
@@ -112,6 +114,8 @@ class _Unopened(_Phase):
 
 
 _time_of = attrgetter("time")
+#: Ends the list of a drain.
+_NOBODY = _Unopened("", None, 0, 0.0, 0)
 
 
 class ProgressMonitor:
@@ -307,9 +311,15 @@ class ProgressMonitor:
         """Origin of the events' times, a reading of ``time.perf_counter()`` in seconds."""
         return self._origin
 
-    def reset_origin(self) -> float:
-        """Make now the time zero of the events; give the reading of ``time.perf_counter()``."""
-        self._origin = perf_counter()
+    def reset_origin(self, origin: float | None = None) -> float:
+        """Set the time zero of the events, now by default; give it back.
+
+        Parameters
+        ----------
+        origin
+            A reading of ``time.perf_counter()``.
+        """
+        self._origin = perf_counter() if origin is None else origin
         return self._origin
 
     @property
@@ -369,22 +379,8 @@ class ProgressMonitor:
             Times are seconds since :attr:`origin`.
         """
         origin = self._origin
-        events: list[Event] = []
-        add, take, sent = events.append, self._queue.popleft, self._sent
-        # Only what is in the queue now: a flood must not keep the drain from returning.
-        for _ in range(len(self._queue)):
-            phase = take()
-            known = sent.pop(phase, None)
-            if known is None and phase.__class__ is _Phase:
-                sent[phase] = -1
-                add(_started(phase, origin))
-                continue
-            last = phase.last
-            if last is not None and known is not None and last[0] > known:
-                add(StepCompleted(last[1] - origin, phase.name, last[0], phase.thread))
-            add(PhaseFinished(phase.end - origin, phase.name, phase.thread))
-        if self._unqueued or self._counted:
-            self._drain_counted(events)
+        events = self._drain_phases(origin)
+        add, sent = events.append, self._sent
         # An open phase whose start is not out yet has one in the queue, for the next drain.
         for phase, known in list(sent.items()):
             last = phase.last
@@ -399,6 +395,84 @@ class ProgressMonitor:
             add(CancelDelivered(self._delivered - origin))
         events.sort(key=_time_of)  # stable: the order in the queue decides between equal times
         return events
+
+    def _drain_phases(self, origin: float) -> list[Event]:
+        """Take all starts and finishes, and the steps of what has finished."""
+        runs_and_events, latest = self._drain_queue(origin)
+        events: list[Event] = []
+        if self._unqueued or self._counted:
+            self._drain_counted(events)
+        if events and min(map(_time_of, events)) < latest - origin:
+            latest = inf
+        for item in runs_and_events:
+            if not isinstance(item, list):
+                events.append(item)
+            elif latest < inf:
+                events.append(_completed(item, origin))
+            else:
+                for phase in item:
+                    _add_whole(events, phase, origin)
+        return events
+
+    def _drain_queue(self, origin: float) -> tuple[list[Event | list[_Phase]], float]:
+        """Take what is in the queue, phases that can be told as one run together in a list.
+
+        Returns
+        -------
+        list
+            Events, and lists of phases.
+        float
+            Time of the latest start or finish by the clock of the monitor. Infinite if they are not
+            in the order of their times, as may be where threads record at the same moment: then
+            all must be told singly and sorted.
+        """
+        queue, sent = self._queue, self._sent
+        # Only what is in the queue now: a flood must not keep the drain from returning.
+        taken = [queue.popleft() for _ in range(len(queue))]
+        count = len(taken)
+        taken.append(_NOBODY)
+        items: list[Event | list[_Phase]] = []
+        add = items.append
+        run: list[_Phase] = []
+        name = parent_name = thread = None
+        latest, in_order = 0.0, True
+        index = 0
+        while index < count:
+            phase = taken[index]
+            index += 1
+            if taken[index] is phase:  # nothing came between its start and its finish
+                index += 1
+                if phase.start < latest:
+                    in_order = False
+                latest = phase.end
+                if (
+                    run
+                    and phase.name == name
+                    and phase.parent_name == parent_name
+                    and phase.thread == thread
+                ):
+                    run.append(phase)
+                else:
+                    name, parent_name, thread = phase.name, phase.parent_name, phase.thread
+                    run = [phase]
+                    add(run)
+                continue
+            run = []
+            known = sent.pop(phase, None)
+            if known is None and phase.__class__ is _Phase:
+                sent[phase] = -1
+                time = phase.start
+                add(_started(phase, origin))
+            else:
+                time = phase.end
+                last = phase.last
+                if last is not None and known is not None and last[0] > known:
+                    add(StepCompleted(last[1] - origin, phase.name, last[0], phase.thread))
+                add(PhaseFinished(time - origin, phase.name, phase.thread))
+            if time < latest:
+                in_order = False
+            latest = max(latest, time)
+        return items, latest if in_order else inf
 
     def _drain_counted(self, events: list[Event]) -> None:
         with self._counting:
@@ -475,6 +549,30 @@ def _started(phase: _Phase, origin: float) -> PhaseStarted:
     return PhaseStarted(
         phase.start - origin, phase.name, phase.parent_name, phase.num_steps, phase.thread
     )
+
+
+def _completed(run: list[_Phase], origin: float) -> PhasesCompleted:
+    first = run[0]
+    ends = tuple([phase.end - origin for phase in run])
+    return PhasesCompleted(
+        ends[-1],
+        first.name,
+        first.parent_name,
+        first.thread,
+        tuple([phase.start - origin for phase in run]),
+        ends,
+        tuple([-1 if phase.last is None else max(-1, phase.last[0]) for phase in run]),
+        tuple([phase.num_steps for phase in run]),
+    )
+
+
+def _add_whole(events: list[Event], phase: _Phase, origin: float) -> None:
+    """Add the single events of a phase that has started and finished."""
+    events.append(_started(phase, origin))
+    last = phase.last
+    if last is not None and last[0] > -1:
+        events.append(StepCompleted(last[1] - origin, phase.name, last[0], phase.thread))
+    events.append(PhaseFinished(phase.end - origin, phase.name, phase.thread))
 
 
 _bound: dict[tuple[type, str], Any] = {}

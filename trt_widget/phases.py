@@ -19,6 +19,7 @@ are never negative and add up to the roots' durations, whatever the order of the
 from __future__ import annotations
 
 from array import array
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from trt_widget.events import (
@@ -26,8 +27,10 @@ from trt_widget.events import (
     Event,
     PhaseFinished,
     PhasesCollapsed,
+    PhasesCompleted,
     PhaseStarted,
     StepCompleted,
+    expand,
 )
 
 if TYPE_CHECKING:
@@ -240,6 +243,9 @@ class PhaseTree:
         self._nodes: list[PhaseNode] = []
         self._open: dict[str, list[_Open]] = {}
         self._unwound: list[tuple[PhaseNode, int]] = []
+        # Time of the latest start or finish. A run comes after the steps, messages and cancel that
+        # fell between its phases; so these move ``now``, and never this.
+        self._clock = 0.0
         self._span_node = array("l")
         self._span_parent = array("l")
         self._span_start = array("d")
@@ -254,8 +260,8 @@ class PhaseTree:
     def apply(self, events: Iterable[Event]) -> None:
         """Take events in, in the order in which they happened.
 
-        Time never runs backwards: an event that claims to be older than its predecessor counts as
-        simultaneous. Events that say nothing about phases only move the clock.
+        Time never runs backwards: a start or finish that claims to be older than the one before
+        counts as simultaneous. Events that say nothing about phases only move :attr:`now`.
         """
         for event in events:
             if event.time > self.now:  # noqa: PLR1730 - a call of max() for every event
@@ -266,12 +272,12 @@ class PhaseTree:
                 self._start(event)
             elif isinstance(event, PhaseFinished):
                 self._finish(event)
+            elif isinstance(event, PhasesCompleted):
+                self._complete(event)
             elif isinstance(event, PhasesCollapsed):
                 self._collapse(event)
             elif isinstance(event, CancelDelivered):
-                if self.cancel_delivered is None:
-                    self.cancel_delivered = self.now
-                    self._unwound.clear()
+                self._deliver()
             else:
                 continue
             self.last_callback = self.now
@@ -294,6 +300,7 @@ class PhaseTree:
         """
         if time is not None:
             self.now = max(self.now, time)
+        self._clock = self.now
         status = _OUTCOMES[outcome]
         unwound = list(self._unwound)
         still_open = [entry for entries in self._open.values() for entry in entries]
@@ -311,6 +318,7 @@ class PhaseTree:
         self.revision += 1
 
     def _start(self, event: PhaseStarted) -> None:
+        self._clock = max(self._clock, event.time)
         if self.cancel_delivered is None:
             self._unwound.clear()
         parent: _Open | None = None
@@ -318,7 +326,7 @@ class PhaseTree:
             parent = self._match(event.parent, event.thread)
             if parent is None:
                 self._odd("phase below a parent that is not open")
-        name, num_steps, now = event.phase, event.num_steps, self.now
+        name, num_steps, now = event.phase, event.num_steps, self._clock
         node = parent.node.children.get(name) if parent is not None else self.roots.get(name)
         if node is None:
             node = self._child(parent.node if parent is not None else None, name)
@@ -375,6 +383,7 @@ class PhaseTree:
         self._touch(node)
 
     def _finish(self, event: PhaseFinished) -> None:
+        self._clock = max(self._clock, event.time)
         entry = self._match(event.phase, event.thread)
         if entry is None:
             self._odd("finish of a phase that is not open")
@@ -386,6 +395,98 @@ class PhaseTree:
                 self._unwound.append((child.node, child.span))
         self._end(entry, _DONE)
         self._unwound.append((entry.node, entry.span))
+
+    def _complete(self, event: PhasesCompleted) -> None:
+        """Fold a run: as a whole where that is the same as folding its single events.
+
+        It is where its times never run backwards, its numbers fit into the columns, and its parent,
+        if it has one, is the only innermost phase of its root: then all the time goes to the parent
+        and to the phases of the run.
+        """
+        count, starts, ends = len(event.starts), event.starts, event.ends
+        if not count:
+            return
+        durations = array("d", map(sub, ends, starts))
+        gaps = array("d", map(sub, starts[1:], ends))
+        parent: _Open | None = None
+        whole = starts[0] >= self._clock and min(durations) >= 0.0 and min(gaps, default=0.0) >= 0.0
+        if whole and event.parent is not None:
+            parent = self._match(event.parent, event.thread)
+            whole = parent is not None and list(parent.root.leaves) == [parent]
+        if not whole or not self._complete_whole(event, parent, durations):
+            self._complete_singly(event)
+            return
+        self._clock = ends[-1]
+        if parent is not None:
+            elapsed = (starts[0] - parent.root.clock) + sum(gaps)
+            parent.root.clock = self._clock
+            parent.self_s += elapsed
+            parent.node.self_s += elapsed
+
+    def _complete_whole(
+        self, event: PhasesCompleted, parent: _Open | None, durations: array[float]
+    ) -> bool:
+        """Add a run to its path and to the spans; False if its numbers do not fit."""
+        try:
+            steps = array("q", [last + 1 if last >= 0 else 0 for last in event.last_steps])
+            num_steps = array("q", event.num_steps)
+        except OverflowError:
+            return False
+        above = parent.node if parent is not None else None
+        node = (above.children if above is not None else self.roots).get(event.phase)
+        if node is None:
+            node = self._child(above, event.phase)
+        count, lasted = len(steps), sum(durations)
+        node.count += count
+        node.total_s += lasted
+        node.self_s += lasted
+        node.max_s = max(node.max_s, *durations)
+        node.steps += sum(steps)
+        node.num_steps += sum([announced for announced in num_steps if announced > 0])
+        node.step = steps[-1]
+        node.step_total = num_steps[-1]
+        node.started = event.starts[-1]
+        node.ended = event.ends[-1]
+        node.last_status = _DONE
+        first = len(self._span_node)
+        kept = min(count, max(0, self._max_spans - first))
+        self.spans_dropped += count - kept
+        self._span_node.extend(array("l", (node.index,)) * kept)
+        self._span_parent.extend(array("l", (parent.span if parent is not None else -1,)) * kept)
+        self._span_start.extend(event.starts[:kept])
+        self._span_end.extend(event.ends[:kept])
+        self._span_self.extend(durations[:kept])
+        self._span_steps.extend(steps[:kept])
+        self._span_num_steps.extend(num_steps[:kept])
+        self._span_status.extend(array("b", (_DONE,)) * kept)
+        if self.cancel_delivered is None:
+            self._unwound = [(node, first + count - 1 if kept == count else -1)]
+        else:
+            for index, end in enumerate(event.ends):
+                if end > self.cancel_delivered:
+                    self._unwound.append((node, first + index if index < kept else -1))
+        # A start, a finish, and a step where there was one.
+        self.revision += 2 * count + count - steps.count(0) - 1
+        self.now = max(self.now, event.ends[-1])
+        self._touch(node)
+        return True
+
+    def _complete_singly(self, event: PhasesCompleted) -> None:
+        for single in expand(event):
+            if isinstance(single, PhaseStarted):
+                self._start(single)
+            elif isinstance(single, StepCompleted):
+                self._step(single)
+            elif isinstance(single, PhaseFinished):
+                before = len(self._unwound)
+                self._finish(single)
+                if self.cancel_delivered is not None and single.time <= self.cancel_delivered:
+                    del self._unwound[before:]  # it had ended when the cancel was delivered
+
+    def _deliver(self) -> None:
+        if self.cancel_delivered is None:
+            self.cancel_delivered = self.now
+            self._unwound.clear()
 
     def _collapse(self, event: PhasesCollapsed) -> None:
         node: PhaseNode | None = None
@@ -428,7 +529,7 @@ class PhaseTree:
         same_name.remove(entry)
         if not same_name:
             del self._open[entry.name]
-        now, span, step = self.now, entry.span, entry.step
+        now, span, step = self._clock, entry.span, entry.step
         duration = now - entry.start
         node.total_s += duration
         node.max_s = max(node.max_s, duration)
@@ -482,8 +583,8 @@ class PhaseTree:
 
     def _sweep(self, root: _Root) -> None:
         """Give the time since the last event of ``root`` to its innermost open phases."""
-        elapsed = self.now - root.clock
-        root.clock = self.now
+        elapsed = self._clock - root.clock
+        root.clock = self._clock
         if elapsed <= 0.0:
             return
         if len(root.leaves) == 1:

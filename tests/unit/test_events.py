@@ -12,8 +12,11 @@ from trt_widget import events
 from trt_widget.events import (
     BuildEnded,
     EventError,
+    PhaseFinished,
+    PhasesCompleted,
     PhaseStarted,
     StepCompleted,
+    expand,
     from_json,
     to_json,
 )
@@ -35,8 +38,26 @@ VALUES = {
 
 def any_event() -> st.SearchStrategy[Any]:
     return st.one_of(
-        st.builds(cls, **{field.name: VALUES[str(field.type)] for field in fields(cls)})
+        any_run()
+        if cls is PhasesCompleted
+        else st.builds(cls, **{field.name: VALUES[str(field.type)] for field in fields(cls)})
         for cls in TYPES
+    )
+
+
+def any_run() -> st.SearchStrategy[PhasesCompleted]:
+    numbers, times = VALUES["int"], VALUES["float"]
+    phases = st.lists(st.tuples(times, times, numbers, numbers), min_size=1, max_size=4)
+    parents = VALUES["str | None"]
+    return st.builds(
+        lambda time, phase, parent, thread, columns: PhasesCompleted(
+            time, phase, parent, thread, *zip(*columns, strict=True)
+        ),
+        times,
+        TEXT,
+        parents,
+        numbers,
+        phases,
     )
 
 
@@ -50,13 +71,20 @@ def test_every_event_survives_json(event: Any) -> None:
     assert hash(from_json(line)) == hash(event)
 
 
-def test_eleven_kinds_of_events_are_known() -> None:
-    assert len({cls.kind for cls in TYPES}) == len(TYPES) == 11
+def test_twelve_kinds_of_events_are_known() -> None:
+    assert len({cls.kind for cls in TYPES}) == len(TYPES) == 12
 
 
 def test_recordings_without_a_clock_and_newer_writers_are_read() -> None:
     line = json.dumps({"event": "step_complete", "phase": "p", "step": 3, "colour": "blue"})
     assert from_json(line) == StepCompleted(0.0, "p", 3)
+
+
+RUN = PhasesCompleted(4.0, "leaf", "root", 7, (1.0, 3.0), (2.0, 4.0), (5, -1), (6, 0))
+
+
+def run_line(**changes: Any) -> str:
+    return json.dumps({**json.loads(to_json(RUN)), **changes})
 
 
 @pytest.mark.parametrize(
@@ -81,6 +109,17 @@ def test_recordings_without_a_clock_and_newer_writers_are_read() -> None:
         ('{"event": "end", "notes": "note"}', "'notes'"),
         ('{"event": "end", "engine_bytes": 1.5}', "'engine_bytes'"),
         ('{"event": "end", "peak_memory_bytes": "7"}', "'peak_memory_bytes'"),
+        ('{"event": "phase_finish", "phase": "p", "time": 1' + "0" * 400 + "}", "'time'"),
+        (run_line(ends=[2.0, 4.0, 5.0]), r"columns of event 'phases' .* found \[2, 3, 2, 2\]"),
+        (run_line(starts=[], ends=[], last_steps=[], num_steps=[]), "not empty"),
+        (run_line(starts=[1, float("nan")]), "'starts'"),
+        (run_line(ends=[1, float("inf")]), "'ends'"),
+        (run_line(ends=[1, 10**400]), "'ends'"),
+        (run_line(ends=[1, True]), "'ends'"),
+        (run_line(ends="12"), "'ends'"),
+        (run_line(last_steps=[1.0, 1]), "'last_steps'"),
+        (run_line(num_steps=[False, 1]), "'num_steps'"),
+        (run_line(num_steps=None), "'num_steps'"),
         ("[" * 100_000, "not a line of JSON"),
     ],
 )
@@ -109,3 +148,23 @@ def test_the_form_is_the_one_that_is_documented() -> None:
         "num_steps": 6,
         "thread": 11,
     }
+
+
+def test_a_run_is_written_in_columns() -> None:
+    assert to_json(RUN) == (
+        '{"event":"phases","time":4.0,"phase":"leaf","parent":"root","thread":7,'
+        '"starts":[1.0,3.0],"ends":[2.0,4.0],"last_steps":[5,-1],"num_steps":[6,0]}'
+    )
+    assert from_json(run_line(starts=[1, 3])) == RUN
+
+
+def test_a_run_expands_to_the_events_of_its_phases() -> None:
+    assert expand(RUN) == [
+        PhaseStarted(1.0, "leaf", "root", 6, 7),
+        StepCompleted(2.0, "leaf", 5, 7),
+        PhaseFinished(2.0, "leaf", 7),
+        PhaseStarted(3.0, "leaf", "root", 0, 7),
+        PhaseFinished(4.0, "leaf", 7),
+    ]
+    step = StepCompleted(1.0, "leaf", 1)
+    assert expand(step) == [step]

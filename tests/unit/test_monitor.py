@@ -20,7 +20,9 @@ from trt_widget.events import (
     CancelDelivered,
     PhaseFinished,
     PhasesCollapsed,
+    PhasesCompleted,
     StepCompleted,
+    expand,
 )
 from trt_widget.monitor import MAX_COLLAPSED, MAX_OPEN, MAX_QUEUED
 from trt_widget.phases import OTHER, PhaseTree
@@ -59,6 +61,8 @@ def test_callbacks_come_out_in_order_and_steps_are_coalesced(monitor: Any) -> No
     monitor.phase_finish("leaf")
     monitor.step_complete("root", 0)
     events = monitor.drain()
+    assert [event.kind for event in events] == ["phase_start", "phases", "step_complete"]
+    events = [single for event in events for single in expand(event)]
     assert kinds(events) == [
         ("phase_start", "root", None),
         ("phase_start", "leaf", None),
@@ -167,6 +171,96 @@ def test_a_nested_phase_of_the_same_name_is_an_instance_of_its_own(monitor: Any)
     assert tree.timing_columns()["path"] == ["x", "x > x"]
     assert tree.timing_columns()["steps"] == [0, 1]
     assert not tree.open_phases
+
+
+# ------------------------------------------------------------------ runs
+
+
+def leaf(monitor: Any, name: str, parent: str | None, last: int = -1) -> None:
+    monitor.phase_start(name, parent, 3)
+    if last >= 0:
+        monitor.step_complete(name, last)
+    monitor.phase_finish(name)
+
+
+def test_phases_that_follow_each_other_come_as_one_run(monitor: Any) -> None:
+    monitor.phase_start("root", None, 9)
+    leaf(monitor, "a", "root", 1)
+    monitor.step_complete("root", 0)  # does not end a run
+    leaf(monitor, "a", "root")
+    leaf(monitor, "b", "root", 2)
+    leaf(monitor, "a", "root")
+    monitor.phase_start("b", "root", 1)
+    leaf(monitor, "a", "root")
+    leaf(monitor, "a", "b", 0)
+    monitor.phase_finish("unknown")
+    leaf(monitor, "a", "b", 1)
+    monitor.phase_finish("b")
+    events = monitor.drain()
+    runs = [event for event in events if isinstance(event, PhasesCompleted)]
+    assert [(run.phase, run.parent, run.last_steps) for run in runs] == [
+        ("a", "root", (1, -1)),
+        ("b", "root", (2,)),
+        ("a", "root", (-1,)),
+        ("a", "root", (-1,)),
+        ("a", "b", (0,)),
+        ("a", "b", (1,)),
+    ]
+    for run in runs:
+        times = [time for pair in zip(run.starts, run.ends, strict=True) for time in pair]
+        assert times == sorted(times)
+        assert run.time == run.ends[-1]
+        assert set(run.num_steps) == {3}
+        assert run.thread == threading.get_ident()
+    assert [event.kind for event in events if event not in runs] == [
+        "phase_start",
+        "step_complete",
+        "phase_start",
+        "phase_finish",
+        "phase_finish",
+    ]
+
+
+def test_a_phase_that_was_reported_open_is_no_run(monitor: Any) -> None:
+    monitor.phase_start("root", None, 9)
+    monitor.phase_start("a", "root", 3)
+    monitor.drain()
+    monitor.step_complete("a", 1)
+    monitor.phase_finish("a")
+    assert kinds(monitor.drain()) == [("step_complete", "a", 1), ("phase_finish", "a", None)]
+
+
+def test_phases_of_other_threads_are_runs_of_their_own(monitor: Any) -> None:
+    leaf(monitor, "a", None)
+    other = threading.Thread(target=leaf, args=(monitor, "a", None))
+    other.start()
+    other.join()
+    leaf(monitor, "a", None)
+    threads = [event.thread for event in monitor.drain()]
+    mine = threading.get_ident()
+    assert threads == [mine, other.ident, mine]
+
+
+def test_where_clocks_and_queue_disagree_every_phase_is_told_singly(monitor: Any) -> None:
+    """Made by hand: two threads that are interrupted between their clock and the queue."""
+    monitor.phase_start("root", None, 9)
+    leaf(monitor, "a", "root", 1)
+    leaf(monitor, "a", "root", 1)
+    monitor.phase_start("late", "root", 1)
+    first, late = monitor._queue[1], monitor._queue[-1]
+    late.start = first.end
+    events = monitor.drain()
+    assert kinds(events) == [
+        ("phase_start", "root", None),
+        ("phase_start", "a", None),
+        ("step_complete", "a", 1),
+        ("phase_finish", "a", None),
+        ("phase_start", "late", None),
+        ("phase_start", "a", None),
+        ("step_complete", "a", 1),
+        ("phase_finish", "a", None),
+    ]
+    assert [event.time for event in events] == sorted(event.time for event in events)
 
 
 # ------------------------------------------------------------------ bounds
