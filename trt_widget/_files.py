@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["map_file", "save_atomically"]
 
+_CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
+
 # One write() call takes at most 2 GiB - 4 KiB on Linux; smaller pieces let an interrupt through.
 _PIECE: Final = 64 * 1024 * 1024
 
@@ -111,7 +113,10 @@ def map_file(file: str | os.PathLike[str] | int) -> memoryview:
     """
     descriptor = file if isinstance(file, int) else _open_to_map(file)
     try:
-        if os.fstat(descriptor).st_size == 0:  # an empty map does not exist
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(file))
+        if found.st_size == 0:  # an empty map does not exist
             return memoryview(b"")
         if sys.platform != "win32" and sys.version_info >= (3, 13):
             # Without a copy of the descriptor, which older versions keep beside the map.
@@ -123,31 +128,36 @@ def map_file(file: str | os.PathLike[str] | int) -> memoryview:
         os.close(descriptor)
 
 
-def _open_to_map(path: str | os.PathLike[str]) -> int:
-    if sys.platform != "win32":
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    # os.open() allows others to write but not to rename or delete, and mmap keeps a copy of the
-    # handle. With FILE_SHARE_DELETE a save can move the mapped file aside.
-    import ctypes
-    import msvcrt
-    from ctypes import wintypes
+if sys.platform == "win32":
 
-    create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
-    create.restype = wintypes.HANDLE
-    create.argtypes = (
-        wintypes.LPCWSTR,
-        wintypes.DWORD,
-        wintypes.DWORD,
-        ctypes.c_void_p,
-        wintypes.DWORD,
-        wintypes.DWORD,
-        wintypes.HANDLE,
-    )
-    read, share_all, existing, normal = 0x80000000, 0x1 | 0x2 | 0x4, 3, 0x80
-    handle = create(os.fspath(path), read, share_all, None, existing, normal, None)
-    if handle is None or handle == wintypes.HANDLE(-1).value:
-        raise ctypes.WinError(ctypes.get_last_error())
-    return msvcrt.open_osfhandle(handle, os.O_RDONLY)
+    def _open_to_map(path: str | os.PathLike[str]) -> int:
+        # os.open() allows others to write but not to rename or delete, and mmap keeps a copy of the
+        # handle. With FILE_SHARE_DELETE a save can move the mapped file aside.
+        import ctypes
+        import msvcrt
+        from ctypes import wintypes
+
+        create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
+        create.restype = wintypes.HANDLE
+        create.argtypes = (
+            wintypes.LPCWSTR,
+            wintypes.DWORD,
+            wintypes.DWORD,
+            ctypes.c_void_p,
+            wintypes.DWORD,
+            wintypes.DWORD,
+            wintypes.HANDLE,
+        )
+        read, share_all, existing, normal = 0x80000000, 0x1 | 0x2 | 0x4, 3, 0x80
+        handle = create(os.fspath(path), read, share_all, None, existing, normal, None)
+        if handle is None or handle == wintypes.HANDLE(-1).value:
+            raise ctypes.WinError(ctypes.get_last_error())
+        return msvcrt.open_osfhandle(handle, os.O_RDONLY)
+
+else:
+
+    def _open_to_map(path: str | os.PathLike[str]) -> int:
+        return os.open(path, os.O_RDONLY | _CLOEXEC)
 
 
 def _mode_of_existing(target: Path) -> int | None:
@@ -186,11 +196,11 @@ def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
 
     A link cannot replace a file, so the name is a temporary one; it exists for an instant only.
     """
-    if sys.platform != "linux":
+    unnamed = getattr(os, "O_TMPFILE", None)
+    if unnamed is None:  # not Linux
         return False
-    folder = temporary.parent
     try:
-        descriptor = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary.parent, os.O_WRONLY | unnamed | _CLOEXEC, 0o666)
     except OSError:
         # Not this file system (NFS, FUSE, old overlays), or what the other way will say better.
         return False
@@ -199,7 +209,7 @@ def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
             return False
         _write_all(descriptor, data)
         if mode is not None:
-            os.fchmod(descriptor, mode)
+            os.chmod(descriptor, mode)  # noqa: PTH101 - a descriptor, not a path
         os.fsync(descriptor)
         return _link(descriptor, temporary)
     finally:
@@ -222,7 +232,7 @@ def _umask_was_applied(descriptor: int) -> bool:
 
 
 def _link(descriptor: int, name: Path) -> bool:
-    folder = os.open(name.parent, os.O_PATH | os.O_CLOEXEC)  # type: ignore[attr-defined,unused-ignore]  # Linux only
+    folder = os.open(name.parent, getattr(os, "O_PATH", os.O_RDONLY) | _CLOEXEC)
     try:
         # With a folder's descriptor (which an absolute path does not use) CPython calls linkat with
         # AT_SYMLINK_FOLLOW, and so the link in /proc is followed to the file.
@@ -239,13 +249,7 @@ def _link(descriptor: int, name: Path) -> bool:
 def _write(temporary: Path, data: Any, mode: int | None) -> None:
     # Opened with 0o666 and not through tempfile (0o600): the kernel takes the umask off, and
     # reading the umask is not thread-safe.
-    flags = (
-        os.O_WRONLY
-        | os.O_CREAT
-        | os.O_EXCL
-        | getattr(os, "O_BINARY", 0)
-        | getattr(os, "O_CLOEXEC", 0)
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _CLOEXEC
     descriptor = os.open(temporary, flags, 0o666)
     try:
         _write_all(descriptor, data)
