@@ -2,17 +2,22 @@
 
 The parser of TensorRT says "Failed to parse the ONNX model" to everything, and it *accepts* some
 text (measured with tensorrt_rtx 1.7.1: ``hello world`` and ``<!DOCTYPE html>`` parse, to an empty
-network). So the bytes are looked at here, but only after something went wrong: the wire format of
-protocol buffers is walked, which skips weights without reading them.
+network). So the bytes are looked at here: the wire format of protocol buffers is walked, which
+skips weights without reading them. :func:`examine` does it after something went wrong,
+:func:`find_external` before anything is read.
 
 Field numbers are those of ``onnx.proto``; the wire format is described in the protocol buffers
-documentation ("Encoding").
+documentation ("Encoding"). What TensorRT's own copy of protocol buffers accepts beyond that was
+measured: a model *ends* where an end-group tag or a zero byte stands in a tag's place at the
+outermost level, whatever follows; a tag is the low 32 bits of at most five bytes; messages nest up
+to 100 deep.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Examination", "ExternalData", "examine"]
+__all__ = ["Examination", "ExternalData", "UncheckedError", "examine", "find_external"]
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
 # ModelProto's fields and their wire types.
 _MODEL_FIELDS: Final = {
@@ -44,15 +49,26 @@ _IR_VERSION, _GRAPH = 1, 7
 
 # Where a tensor can be inside a model: message -> field -> message.
 _SCHEMA: Final[dict[str, dict[int, str]]] = {
-    "model": {7: "graph", 25: "function"},
-    "graph": {1: "node", 5: "tensor"},
-    "function": {7: "node"},
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
     "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+    "attribute": {
+        5: "tensor",
+        6: "graph",
+        10: "tensor",
+        11: "graph",
+        22: "sparse",
+        23: "sparse",
+    },
+    "sparse": {1: "tensor", 2: "tensor"},
 }
 _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
-_DEEPEST: Final = 64
+_LOCATION: Final = "location"
+# Protocol buffers reads no message that is nested deeper, so no model needs it.
+_DEEPEST: Final = 100
 
 # Tables and texts by the first bytes of the file: what it is, and what to do.
 _LFS: Final = b"version https://git-lfs"
@@ -147,6 +163,10 @@ class _MalformedError(Exception):
     pass
 
 
+class _EndError(_MalformedError):
+    """A tag that ends a message before its end."""
+
+
 def examine(source: Path | bytes) -> Examination:
     """Look at a model's bytes; a file is mapped, not read.
 
@@ -158,7 +178,7 @@ def examine(source: Path | bytes) -> Examination:
     if isinstance(source, bytes):
         return _examine(source)
     with source.open("rb") as file:
-        if source.stat().st_size == 0:
+        if os.fstat(file.fileno()).st_size == 0:
             return _examine(b"")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             return _examine(mapped)
@@ -184,7 +204,7 @@ def _examine(data: bytes | mmap.mmap) -> Examination:
         return _other(data)
     found = Examination("onnx", size)
     with contextlib.suppress(_TruncatedError, _MalformedError):
-        found.external.extend(_external(data, 0, size, "model", 0))
+        found.external.extend(_external(data))
     return found
 
 
@@ -214,6 +234,42 @@ def _first_line(head: bytes) -> str:
     return text.strip().partition("\n")[0].strip()[:60]
 
 
+def find_external(source: Path | bytes) -> list[ExternalData]:
+    """Find every tensor that names another file, anywhere in a model; a file is mapped, not read.
+
+    A tensor that names several, or that does not even say that it uses them, is found too:
+    whatever TensorRT might read has to be in the list.
+
+    Raises
+    ------
+    UncheckedError
+        The structure cannot be followed to its end, and there may be such tensors.
+    OSError
+        The file cannot be opened.
+    """
+    if isinstance(source, bytes):
+        return _find_external(source)
+    with source.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return _find_external(mapped)
+
+
+class UncheckedError(Exception):
+    """A model of which it cannot be told whether it keeps weights in other files."""
+
+
+def _find_external(data: bytes | mmap.mmap) -> list[ExternalData]:
+    try:
+        return list(_external(data))
+    except (_TruncatedError, _MalformedError) as error:
+        # Where this word is nowhere, no tensor can name a file: TensorRT may say what is wrong.
+        if data.find(_LOCATION.encode()) < 0:
+            return []
+        raise UncheckedError from error
+
+
 def _varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
     """Return the value and where the next byte is."""
     value = shift = 0
@@ -233,46 +289,100 @@ def _varint(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int]:
 def _fields(
     data: bytes | mmap.mmap, at: int, end: int, seen: set[int] | None = None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Give each field of a message: number, wire type, where its content begins and ends."""
+    """Give each field of a message: number, wire type, where its content begins and ends.
+
+    A group, which ONNX does not use, is one field: its content ends behind its end-group tag.
+    """
     while at < end:
-        tag, at = _varint(data, at, end)
-        number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise _MalformedError
+        number, wire_type, at = _tag(data, at, end)
+        if number == 0 or wire_type == _END_GROUP:
+            raise _EndError
         if seen is not None:
             seen.add(number)
-        if wire_type == _VARINT:
-            _, stop = _varint(data, at, end)
-        elif wire_type == _LENGTH:
+        if wire_type == _LENGTH:
             length, at = _varint(data, at, end)
             stop = at + length
-        elif wire_type in {_FIXED64, _FIXED32}:
-            stop = at + (8 if wire_type == _FIXED64 else 4)
-        else:  # groups are not used by ONNX
-            raise _MalformedError
+        elif wire_type == _START_GROUP:
+            stop = _after_group(data, number, at, end)
+        else:
+            stop = _after_value(data, wire_type, at, end)
         if stop > end:
             raise _TruncatedError(stop - end)
         yield number, wire_type, at, stop
         at = stop
 
 
-def _external(
-    data: bytes | mmap.mmap, at: int, end: int, message: str, depth: int
-) -> Iterator[ExternalData]:
-    if depth > _DEEPEST:
-        return
-    if message == "tensor":
-        yield from _external_of_tensor(data, at, end)
-        return
-    inner = _SCHEMA[message]
-    for number, wire_type, start, stop in _fields(data, at, end):
-        if number in inner and wire_type == _LENGTH:
-            yield from _external(data, start, stop, inner[number], depth + 1)
+def _tag(data: bytes | mmap.mmap, at: int, end: int) -> tuple[int, int, int]:
+    """Return a field's number and wire type, and where the next byte is."""
+    byte = data[at]
+    if byte < 0x80:  # noqa: PLR2004 - nearly every tag of ONNX has one byte
+        return byte >> 3, byte & 7, at + 1
+    tag, after = _varint(data, at, end)
+    if after - at > 5:  # noqa: PLR2004 - see the module's docstring
+        raise _MalformedError
+    return (tag & 0xFFFFFFFF) >> 3, tag & 7, after
+
+
+def _after_value(data: bytes | mmap.mmap, wire_type: int, at: int, end: int) -> int:
+    """Return where a value ends that is neither a group nor a message."""
+    if wire_type == _LENGTH:
+        length, at = _varint(data, at, end)
+        return at + length
+    if wire_type == _VARINT:
+        return _varint(data, at, end)[1]
+    if wire_type in {_FIXED64, _FIXED32}:
+        return at + (8 if wire_type == _FIXED64 else 4)
+    raise _MalformedError
+
+
+def _after_group(data: bytes | mmap.mmap, number: int, at: int, end: int) -> int:
+    """Return where a group ends, whose start-group tag stands before ``at``."""
+    groups = [number]
+    while groups:
+        if at >= end:
+            raise _TruncatedError(max(at - end, 1))
+        number, wire_type, at = _tag(data, at, end)
+        if wire_type == _START_GROUP:
+            groups.append(number)
+            if len(groups) > _DEEPEST:
+                raise _MalformedError
+        elif number == 0 or (wire_type == _END_GROUP and number != groups.pop()):
+            raise _MalformedError
+        elif wire_type != _END_GROUP:
+            at = _after_value(data, wire_type, at, end)
+    return at
+
+
+def _external(data: bytes | mmap.mmap) -> Iterator[ExternalData]:
+    """Give the tensors that name other files; what is not known is skipped."""
+    # Not recursive: generators within generators would take their depth's time for each field.
+    open_messages = [("model", _fields(data, 0, len(data)))]
+    while open_messages:
+        message, fields = open_messages[-1]
+        inner = _SCHEMA[message]
+        try:
+            for number, wire_type, start, stop in fields:
+                if wire_type != _LENGTH or number not in inner:
+                    continue
+                if inner[number] == "tensor":
+                    yield from _external_of_tensor(data, start, stop)
+                    continue
+                if len(open_messages) > _DEEPEST:
+                    raise _MalformedError
+                open_messages.append((inner[number], _fields(data, start, stop)))
+                break
+            else:
+                open_messages.pop()
+        except _EndError:
+            if len(open_messages) > 1:
+                raise
+            return  # here TensorRT takes the model as it is, without what follows
 
 
 def _external_of_tensor(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[ExternalData]:
     name = ""
-    entries: dict[str, str] = {}
+    locations: list[str] = []
+    numbers: dict[str, int | None] = {}
     for number, wire_type, start, stop in _fields(data, at, end):
         if wire_type != _LENGTH:
             continue
@@ -280,23 +390,27 @@ def _external_of_tensor(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[
             name = _text(data, start, stop)
         elif number == _TENSOR_EXTERNAL_DATA:
             entry = {
-                part: _text(data, first, last)
+                part: (first, last)
                 for part, kind, first, last in _fields(data, start, stop)
                 if kind == _LENGTH
             }
-            entries[entry.get(_ENTRY_KEY, "")] = entry.get(_ENTRY_VALUE, "")
-    if "location" in entries:
-        length = entries.get("length", "")
-        yield ExternalData(
-            name,
-            entries["location"],
-            _number(entries.get("offset", "")) or 0,
-            _number(length),
-        )
+            key = _text(data, *entry.get(_ENTRY_KEY, (0, 0)))
+            first, last = entry.get(_ENTRY_VALUE, (0, 0))
+            if key == _LOCATION:
+                locations.append(_path(bytes(data[first:last])))
+            elif key in {"offset", "length"}:
+                numbers[key] = _number(_text(data, first, last))
+    for location in locations:
+        yield ExternalData(name, location, numbers.get("offset") or 0, numbers.get("length"))
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _path(name: bytes) -> str:
+    """Return a file's name as ``os`` takes it for the very same bytes."""
+    return name.decode(errors="replace") if os.name == "nt" else os.fsdecode(name)
 
 
 def _text(data: bytes | mmap.mmap, at: int, end: int) -> str:

@@ -9,11 +9,14 @@ The sentences were seen with ``tensorrt_rtx`` 1.7.1 on a machine without a GPU, 
 
 from __future__ import annotations
 
+import os
 import re
 import signal as signals
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._onnx import ExternalData, examine
+from trt_widget._onnx import ExternalData, UncheckedError, examine, find_external
 from trt_widget.backend import gpus
 from trt_widget.errors import (
     BuildCrashed,
@@ -27,13 +30,13 @@ from trt_widget.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from trt_widget.backend import Backend
     from trt_widget.network import Prepared
     from trt_widget.options import Source
 
 __all__ = [
+    "check_external",
     "explain_crash",
     "explain_failure",
     "explain_parse",
@@ -124,30 +127,133 @@ def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError 
     return _explain_external(source, found.external, messages)
 
 
+def check_external(source: Source, allowed: Sequence[Path] = ()) -> SourceError | None:
+    """Check, before TensorRT reads a model, which other files it would read for its weights.
+
+    A model may name any file of the machine as its weights. Allowed are those below the model's
+    own folder (of its path, or of the file that the path is a link to), and below ``allowed``;
+    symbolic links count as what they lead to.
+
+    Parameters
+    ----------
+    source
+        Of the kind ``path``, ``bytes`` or ``proto``; others are their maker's business.
+    allowed
+        Folders from which weights may be read too (``external_data=``).
+
+    Returns
+    -------
+    SourceError or None
+        None where nothing else would be read. What changes on the disk between this check and
+        TensorRT's own reading is not seen.
+    """
+    if source.kind not in {"path", "bytes", "proto"}:
+        return None
+    name = source.display_name
+    try:
+        value = source.value.SerializeToString() if source.kind == "proto" else source.value
+        locations = sorted({stored.location for stored in find_external(value)})
+    except OSError as error:
+        return SourceError(f"{name} cannot be read: {error}.", "Check the file.")
+    except UncheckedError:
+        broken = None if source.kind == "proto" else explain_source(source)
+        return broken or SourceError(
+            f"{name} is damaged, or made to mislead: its structure cannot be followed, so it "
+            "cannot be checked which other files it would have TensorRT read.",
+            "Export or download the model again; onnx.checker.check_model(path) tells more.",
+        )
+    if not locations:
+        return None
+    if source.kind != "path":
+        return _external_of_bytes(name, locations)
+    return _check_locations(source, locations, allowed)
+
+
+def _check_locations(
+    source: Source, locations: Sequence[str], allowed: Sequence[Path]
+) -> SourceError | None:
+    """Hold the weight files that a model's file names against the folders that it may read."""
+    folder: Path = source.value.parent
+    own = os.path.realpath(source.value)
+    roots = [os.path.realpath(root) for root in (folder, Path(own).parent, *allowed)]
+    refused = []
+    for location in locations:
+        why = _why_refused(location, folder, roots)
+        if why is not None:
+            refused.append(f"{location!r} ({why})")
+    if not refused:
+        return None
+    return SourceError(
+        f"{source.display_name} names files for its weights that it may not read: "
+        f"{_listed(refused)}.",
+        "Weights are read only from below the model's folder. If you know the model and want this, "
+        "name the folders from which it may read too: external_data=[folder]. An absolute path "
+        "has to become a relative one in any case: TensorRT reads no other.",
+    )
+
+
+def _why_refused(location: str, folder: Path, roots: Sequence[str]) -> str | None:
+    """Tell why a weight file may not be read; None where it may."""
+    if "\0" in location:
+        return "no file can have this name"
+    if location.startswith(("/", os.sep)) or Path(location).drive:
+        return "an absolute path"
+    path = os.path.realpath(folder / location)
+    if not any(_is_below(path, root) for root in roots):
+        return f"it leads to {path!r}"
+    # A pipe or a device would be waited for without an end.
+    if _size_of_file(Path(path)) == _NO_FILE:
+        return "not a regular file"
+    return None
+
+
+def _is_below(path: str, root: str) -> bool:
+    inner, outer = os.path.normcase(path), os.path.normcase(root)
+    return inner.startswith(outer.rstrip(os.sep) + os.sep) and inner != outer
+
+
+_NO_FILE: Final = -1
+
+
+def _size_of_file(path: Path) -> int | None:
+    """Return a file's size, `_NO_FILE` for what is no regular file, None for what is not there."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # a name too long, or one with a NUL
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else _NO_FILE
+
+
+def _external_of_bytes(
+    name: str, locations: Sequence[str], messages: Iterable[str] = ()
+) -> SourceError:
+    # TensorRT looks in the working directory for the weight files of bytes; nobody means that.
+    return SourceError(
+        f"{name} keeps weights in other files ({_listed(locations)}), and bytes alone do not say "
+        "where these are.",
+        "Give the path of the ONNX file instead; or load the weights into the model: "
+        "onnx.load(path) does, with load_external_data=True.",
+        messages,
+    )
+
+
 def _explain_external(
     source: Source, external: list[ExternalData], messages: Iterable[str]
 ) -> SourceError | None:
     """Find the weight files that are missing or too short."""
     if not external:
         return None
-    if source.kind == "path":
-        folder: Path = source.value.parent
-        remedy = f"Put the file beside {source.display_name}, under exactly this name."
-    else:
-        # TensorRT looks in the working directory for the weight files of bytes; nobody means that.
+    if source.kind != "path":
         names = sorted({stored.location for stored in external})
-        return SourceError(
-            f"{source.display_name} keeps weights in other files ({_listed(names)}), and bytes "
-            "alone do not say where these are.",
-            "Give the path of the ONNX file instead; or load the weights into the model: "
-            "onnx.load(path) does, with load_external_data=True.",
-            messages,
-        )
+        return _external_of_bytes(source.display_name, names, messages)
+    folder: Path = source.value.parent
+    remedy = f"Put the file beside {source.display_name}, under exactly this name."
     needed: dict[str, int] = {}
     for stored in external:
         end = stored.offset + (stored.length or 0)
         needed[stored.location] = max(needed.get(stored.location, 0), end)
-    missing = sorted(name for name in needed if not (folder / name).is_file())
+    sizes = {name: _size_of_file(folder / name) for name in needed}
+    missing = sorted(name for name, size in sizes.items() if size in {None, _NO_FILE})
     if missing:
         plural = len(missing) > 1
         return SourceError(
@@ -160,7 +266,7 @@ def _explain_external(
             messages,
         )
     for name, size in sorted(needed.items()):
-        have = (folder / name).stat().st_size
+        have = sizes[name] or 0
         if have < size:
             return SourceError(
                 f"The weight file {name} of {source.display_name} is truncated: it has {have:,} "
