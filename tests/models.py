@@ -237,3 +237,48 @@ def slowly(pause: float = 0.005) -> Callable[[Any, Any, Any], None]:
         config.progress_monitor = Slow()
 
     return configure
+
+
+def with_external_everywhere() -> onnx.ModelProto:
+    """Make a model that names another file in every place where ONNX has a tensor.
+
+    The files are called ``1.bin``, ``2.bin`` ... in no particular order. No builder takes it.
+    """
+    count = 0
+
+    def tensor() -> TensorProto:
+        nonlocal count
+        count += 1
+        made = TensorProto(name=f"t{count}", data_type=TensorProto.FLOAT, dims=[1])
+        made.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", f"{count}.bin"), ("offset", "4"), ("length", "4")):
+            made.external_data.add(key=key, value=value)
+        return made
+
+    def sparse() -> onnx.SparseTensorProto:
+        return onnx.SparseTensorProto(values=tensor(), indices=tensor(), dims=[1])
+
+    def attributes(inner: onnx.GraphProto | None) -> list[onnx.AttributeProto]:
+        made = [
+            onnx.AttributeProto(name="t", type=onnx.AttributeProto.TENSOR, t=tensor()),
+            onnx.AttributeProto(name="ts", tensors=[tensor(), tensor()]),
+            onnx.AttributeProto(name="s", sparse_tensor=sparse()),
+            onnx.AttributeProto(name="ss", sparse_tensors=[sparse(), sparse()]),
+        ]
+        if inner is not None:
+            made += [
+                onnx.AttributeProto(name="g", g=inner),
+                onnx.AttributeProto(name="gs", graphs=[graph(None), graph(None)]),
+            ]
+        return made
+
+    def graph(inner: onnx.GraphProto | None) -> onnx.GraphProto:
+        made = onnx.GraphProto(name="g", initializer=[tensor()], sparse_initializer=[sparse()])
+        made.node.add(op_type="Odd", input=["x"], output=["y"], attribute=attributes(inner))
+        return made
+
+    made = helper.make_model(graph(graph(graph(None))), ir_version=_IR_VERSION)
+    function = made.functions.add(name="f", domain="d", attribute_proto=attributes(None))
+    function.node.add(op_type="Odd", attribute=attributes(graph(None)))
+    made.training_info.add(initialization=graph(None), algorithm=graph(None))
+    return made
