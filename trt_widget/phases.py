@@ -473,6 +473,7 @@ class PhaseTree:
 
     def _complete_singly(self, event: PhasesCompleted) -> None:
         for single in expand(event):
+            self.now = max(self.now, single.time)
             if isinstance(single, PhaseStarted):
                 self._start(single)
             elif isinstance(single, StepCompleted):

@@ -3,25 +3,29 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.traces import mnist_events, timed
+from tests.traces import mnist_events, replay, timed
+from trt_widget import ProgressMonitor
 from trt_widget.events import (
     CancelDelivered,
     Event,
     PhaseFinished,
     PhasesCollapsed,
+    PhasesCompleted,
     PhaseStarted,
     StepCompleted,
+    expand,
 )
 from trt_widget.phases import OTHER, PhaseTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def folded(events: Sequence[Event], outcome: str | None = None, **bounds: int) -> PhaseTree:
@@ -385,6 +389,201 @@ def test_batches_make_no_difference(events: list[Event], cut: int) -> None:
     parts.close("succeeded")
     assert whole.timing_columns() == parts.timing_columns()
     assert whole.span_columns() == parts.span_columns()
+
+
+# ------------------------------------------------------------------ runs
+
+
+def singles(events: Sequence[Event]) -> list[Event]:
+    return [single for event in events for single in expand(event)]
+
+
+def assert_same(tree: PhaseTree, other: PhaseTree) -> None:
+    """Equal in everything; sums of times may be rounded differently."""
+    for name in (
+        "now",
+        "last_callback",
+        "revision",
+        "spans_dropped",
+        "anomalies",
+        "cancel_delivered",
+        "outcome",
+        "open_phases",
+    ):
+        assert getattr(tree, name) == getattr(other, name), name
+    rounded = ("total_s", "self_s", "mean_s", "share")
+    for columns, others in (
+        (tree.timing_columns(), other.timing_columns()),
+        (tree.span_columns(), other.span_columns()),
+    ):
+        for name, values in columns.items():
+            if name in rounded:
+                assert values == pytest.approx(others[name], abs=1e-9), name
+            else:
+                assert repr(values) == repr(others[name]), name  # (NaN is NaN)
+    for node, twin in zip(tree.walk(), other.walk(), strict=True):
+        for name in ("path", "started", "ended", "step", "step_total", "last_event", "last_status"):
+            assert getattr(node, name) == getattr(twin, name), (node, name)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[list[ThreadPoolExecutor]]:
+    executors = [ThreadPoolExecutor(1) for _ in range(2)]
+    yield executors
+    for executor in executors:
+        executor.shutdown()
+
+
+THREADS = st.sampled_from([0, 0, 0, 1])
+LEAVES = st.tuples(
+    st.just("leaf"), NAMES, st.none() | NAMES, st.integers(-1, 3), st.integers(1, 5), THREADS
+)
+CALLS = st.lists(
+    st.one_of(
+        LEAVES,
+        LEAVES,
+        st.tuples(st.just("start"), NAMES, st.none() | NAMES, st.integers(-2, 9), THREADS),
+        st.tuples(st.just("step"), NAMES, st.integers(-3, 9), THREADS),
+        st.tuples(st.just("finish"), NAMES, THREADS),
+        st.tuples(st.just("drain")),
+        st.tuples(st.just("cancel")),
+    ),
+    max_size=40,
+)
+
+
+def record(calls: list[tuple[Any, ...]], threads: list[ThreadPoolExecutor]) -> list[list[Event]]:
+    """Make the calls, each in its thread; give what each drain gave."""
+    monitor = ProgressMonitor("tensorrt_rtx")
+
+    def leaves(name: str, parent: str | None, last: int, times: int) -> None:
+        for index in range(times):
+            monitor.phase_start(name, parent, index)
+            for step in range(last + 1):
+                monitor.step_complete(name, step)
+            monitor.phase_finish(name)
+            if parent is not None:
+                monitor.step_complete(parent, index)
+
+    does = {
+        "leaf": leaves,
+        "start": monitor.phase_start,
+        "step": monitor.step_complete,
+        "finish": monitor.phase_finish,
+    }
+    batches = []
+    for call in calls:
+        what, *arguments = call
+        if what == "drain":
+            batches.append(monitor.drain())
+        elif what == "cancel":
+            monitor.request_cancel()
+        else:
+            thread = threads[arguments.pop()]
+            thread.submit(does[what], *arguments).result()
+    return [*batches, monitor.drain()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    calls=CALLS,
+    outcome=st.sampled_from([None, "succeeded", "cancelled", "failed"]),
+    max_spans=st.sampled_from([3, 1000]),
+    max_paths=st.sampled_from([3, 1000]),
+)
+def test_runs_make_the_same_tree_as_their_single_events(
+    threads: list[ThreadPoolExecutor],
+    calls: list[tuple[Any, ...]],
+    outcome: str | None,
+    max_spans: int,
+    max_paths: int,
+) -> None:
+    batches = record(calls, threads)
+    tree, other = PhaseTree(max_spans, max_paths), PhaseTree(max_spans, max_paths)
+    for batch in batches:
+        assert [event.time for event in batch] == sorted(event.time for event in batch)
+        tree.apply(batch)
+        other.apply(sorted(singles(batch), key=lambda event: event.time))
+    if outcome:
+        tree.close(outcome)
+        other.close(outcome)
+    assert_same(tree, other)
+
+
+@pytest.mark.parametrize("every", [1, 7, 500, 10_000])
+def test_the_recorded_build_is_the_same_in_runs(every: int) -> None:
+    monitor = ProgressMonitor("tensorrt_rtx")
+    tree, other = PhaseTree(), PhaseTree()
+    callbacks = mnist_events()
+    events = 0
+    for index in range(0, len(callbacks), every):
+        replay(monitor, callbacks[index : index + every])
+        batch = monitor.drain()
+        events += len(batch)
+        tree.apply(batch)
+        other.apply(sorted(singles(batch), key=lambda event: event.time))
+    assert_same(tree, other)
+    assert sum(tree.timing_columns()["count"]) == 1164
+    if every == 10_000:
+        assert events < 300
+
+
+TIMES = st.floats(0, 100)
+RUNS = st.builds(
+    lambda phase, parent, thread, times, numbers, order: PhasesCompleted(
+        (sorted(times) if order else times)[-1],
+        phase,
+        parent,
+        thread,
+        tuple((sorted(times) if order else times)[::2]),
+        tuple((sorted(times) if order else times)[1::2]),
+        tuple(last for last, _ in numbers[: len(times) // 2]),
+        tuple(num_steps for _, num_steps in numbers[: len(times) // 2]),
+    ),
+    NAMES,
+    st.none() | NAMES,
+    st.integers(0, 2),
+    st.integers(1, 3).flatmap(lambda n: st.lists(TIMES, min_size=2 * n, max_size=2 * n)),
+    st.lists(
+        st.tuples(st.integers(-2, 5) | st.just(2**63 - 1), st.integers(-2, 5) | st.just(2**70)),
+        min_size=3,
+        max_size=3,
+    ),
+    st.booleans(),
+)
+WITHOUT_CANCEL = EVENTS.map(
+    lambda events: [event for event in events if not isinstance(event, CancelDelivered)]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(RUNS | WITHOUT_CANCEL, max_size=6),
+    st.sampled_from([None, "succeeded", "failed"]),
+    st.booleans(),
+)
+def test_runs_of_any_stream_are_folded_as_their_single_events(
+    parts: list[Any], outcome: str | None, in_order: bool
+) -> None:
+    """Also those that no monitor makes: times in disorder, numbers that fit nowhere."""
+    events = [event for part in parts for event in (part if isinstance(part, list) else [part])]
+    if in_order:
+        events.sort(key=lambda event: event.time)
+    tree, other = folded(events, outcome), folded(singles(events), outcome)
+    assert_same(tree, other)
+    assert [n.revision for n in tree.walk()] == [n.revision for n in other.walk()]
+
+
+def test_only_what_ended_after_the_cancel_was_unwound() -> None:
+    run = PhasesCompleted(
+        7.0, "x", "root", 0, (1.0, 3.0, 5.0), (2.0, 4.0, 7.0), (-1, -1, -1), (1, 1, 1)
+    )
+    for parents in (["root"], ["root", "other"]):  # the second is folded phase by phase
+        events = [start(0.0, "root"), *(start(0.5, name, "root") for name in parents[1:])]
+        tree = folded([*events, CancelDelivered(4.0), run], "cancelled")
+        statuses = tree.span_columns()["status"][len(parents) :]
+        assert statuses == ["done", "done", "cancelled"]
+        assert tree.span_columns()["start_s"][len(parents) :] == [1.0, 3.0, 5.0]
 
 
 def test_closing_many_open_phases_takes_no_time_to_speak_of() -> None:
