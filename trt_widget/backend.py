@@ -337,6 +337,8 @@ class Gpu(NamedTuple):
     name: str
     #: Such as ``"SM90"``; the word that ``target=`` uses.
     compute_capability: str
+    #: Such as ``"GPU-6b0c93ef-..."``, the same in every process; empty where the driver is too old.
+    uuid: str = ""
 
 
 # CUdevice_attribute in cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
@@ -393,7 +395,21 @@ def _describe(driver: Any, index: int) -> Gpu:
         value = ctypes.c_int(0)
         driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         numbers.append(value.value)
-    return Gpu(index, name.value.decode(errors="replace"), f"SM{numbers[0]}{numbers[1]}")
+    capability = f"SM{numbers[0]}{numbers[1]}"
+    return Gpu(index, name.value.decode(errors="replace"), capability, _uuid(driver, device))
+
+
+def _uuid(driver: Any, device: Any) -> str:
+    """Return the GPU's UUID as nvidia-smi writes it."""
+    import ctypes
+    import uuid
+
+    # The second form tells the parts of a divided GPU (MIG) apart; from CUDA 11.4 on.
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or getattr(driver, "cuDeviceGetUuid", None)
+    data = (ctypes.c_ubyte * 16)()
+    if ask is None or ask(data, device) != 0:
+        return ""
+    return f"GPU-{uuid.UUID(bytes=bytes(data))}"
 
 
 def gpu_info() -> list[str]:

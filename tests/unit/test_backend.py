@@ -247,6 +247,10 @@ class FakeDriver:
         value._obj.value = {75: 12, 76: device.value}[attribute]
         return 0
 
+    def cuDeviceGetUuid_v2(self, uuid: Any, device: Any) -> int:  # noqa: N802
+        uuid[0], uuid[15] = 0xAB, device.value
+        return self.code
+
     def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:  # noqa: N802
         context._obj.value = 100 + device.value
         return 0
@@ -257,7 +261,8 @@ class FakeDriver:
 
 
 def test_gpus_of_a_driver(driver: FakeDriver) -> None:
-    assert gpus() == (Gpu(0, "GPU 0", "SM120"), Gpu(1, "GPU 1", "SM121"))
+    uuid = "GPU-ab000000-0000-0000-0000-00000000000"
+    assert gpus() == (Gpu(0, "GPU 0", "SM120", f"{uuid}0"), Gpu(1, "GPU 1", "SM121", f"{uuid}1"))
     assert gpu_info() == ["GPU 0", "GPU 1"]
     assert use_device(1).name == "GPU 1"
     assert driver.current == 101
@@ -266,6 +271,8 @@ def test_gpus_of_a_driver(driver: FakeDriver) -> None:
     driver.code = 46
     with pytest.raises(OptionRejected, match="the CUDA driver answered error 46"):
         use_device(0)
+    gpus.cache_clear()
+    assert [gpu.uuid for gpu in gpus()] == ["", ""]
 
 
 def test_repr_is_short() -> None:
