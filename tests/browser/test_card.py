@@ -179,15 +179,120 @@ def test_cancel(open_notebook: OpenNotebook) -> None:
         "The kernel is busy; if this lasts, use Kernel ▸ Interrupt"
     )
     notebook.kernel("beat(c, status='cancelling', can_cancel=False)")
-    expect(view.locator(".trt-note")).to_contain_text("stops at TensorRT's next callback")
-    notebook.kernel("finish(c, 'cancelled', stop_latency_s=0.3)")
-    expect(view.locator(".trt-note")).to_have_text("Stopped 0.30 s after Cancel")
+    expect(view.locator(".trt-note")).to_contain_text("waits for TensorRT's next callback")
+    notebook.kernel("finish(c, 'cancelled', stop_latency_s=0.3, ending='at the next step')")
+    expect(view.locator(".trt-note")).to_have_text("Stopped after 0.30 s (at the next step)")
     expect(view.locator(".trt-live")).to_contain_text("Cancelled")
     notebook.assert_clean()
 
 
+def test_where_it_runs_and_how_it_stops(open_notebook: OpenNotebook) -> None:
+    code = """
+def placed(executor, where, **header):
+    return card(tree(silent=3), executor=executor, where=where, **header)
+c = placed("process", "in a child process", grace=4)
+c
+"""
+    thread = "d = placed('thread', 'in a thread of this kernel', notes=['Built so: why.']); d"
+    notebook = open_notebook([FAKE, code, thread])
+    for index in range(3):
+        notebook.run(index)
+    view, other = card(notebook, 1), card(notebook, 2)
+    expect(view.locator(".trt-meta")).to_have_text("TensorRT-RTX 1.7.1.116 · in a child process")
+    expect(view.locator(".trt-notes")).to_be_hidden()
+    button = view.get_by_role("button", name="Cancel", exact=True)
+    expect(button).to_have_accessible_description(
+        "Asks TensorRT to stop; the build process is ended after 4 s"
+    )
+    expect(other.locator(".trt-meta")).to_contain_text("in a thread of this kernel")
+    expect(other.locator(".trt-notes")).to_have_text("Built so: why.")
+    expect(other.get_by_role("button", name="Cancel", exact=True)).to_have_accessible_description(
+        "A build in this kernel itself can stop only at one of TensorRT's callbacks"
+    )
+
+    # The countdown ticks in the browser: one message for all of it.
+    notebook.kernel("beat(c, status='cancelling', cancel_requested=time.time())")
+    note = view.locator(".trt-note")
+    left = re.compile(r"· asked TensorRT to stop; the build process is ended in (\d\.\d) s$")
+    expect(note).to_have_text(left)
+    seen = []
+    for _ in range(3):
+        found = left.search(note.text_content() or "")
+        assert found
+        seen.append(float(found[1]))
+        time.sleep(0.6)
+    assert 4 >= seen[0] > seen[1] > seen[2] > 0
+    expect(note).to_have_text(re.compile("the build process is being ended$"))
+    notebook.kernel(
+        "finish(c, 'cancelled', stop_latency_s=4.03, ending='build process terminated', "
+        "peak_memory_bytes=612_300_000)"
+    )
+    expect(note).to_have_text(
+        "Stopped after 4.03 s (build process terminated) · peak memory 612 MB"
+    )
+
+    notebook.kernel("beat(d, status='cancelling', cancel_requested=time.time())")
+    expect(other.locator(".trt-note")).to_have_text(
+        re.compile(r"^Determining refit engines · waits for TensorRT's next callback")
+    )
+    expect(other.locator(".trt-note")).to_contain_text(re.compile(r"the last one was \d.* ago"))
+    notebook.kernel("finish(d, 'succeeded', engine_bytes=1_000_000, peak_memory_bytes=2_345e6)")
+    expect(other.locator(".trt-note")).to_have_text(
+        "Engine of 1.0 MB built in 7.40 s · peak memory of this kernel 2.35 GB"
+    )
+    notebook.assert_clean()
+
+
+def test_a_crash_with_all_that_is_known(open_notebook: OpenNotebook) -> None:
+    code = """
+c = card(tree(), executor="process", where="in a child process", errors=1, messages=[
+    {"time": 1.0, "severity": "error", "message": "Error Code 2: Internal"}])
+c.printed = "[1] line\\n    <b>indented</b>"
+finish(c, "failed", detail="The build process died with SIGSEGV.", failure={
+    "cause": "The build process died with SIGSEGV.", "details": "",
+    "facts": [["Signal", "SIGSEGV"], ["Phase", "Building engine > <i>x</i>"]],
+    "evidence": ["It ended by itself.", "<u>2</u>"], "remedy": "Report it.",
+    "words": ["said <s>this</s>"], "more": 3})
+c
+"""
+    notebook = open_notebook([FAKE, code])
+    notebook.run(0)
+    notebook.run(1)
+    view = card(notebook, 1)
+    expect(view.locator(".trt-note")).to_have_text("The build process died with SIGSEGV.")
+    expect(view.locator(".trt-facts dt")).to_have_text(["Signal", "Phase"])
+    expect(view.locator(".trt-facts dd")).to_have_text(["SIGSEGV", "Building engine > <i>x</i>"])
+    expect(view.locator(".trt-evidence li")).to_have_text(["It ended by itself.", "<u>2</u>"])
+    expect(view.locator(".trt-explanation > .trt-sentences")).to_have_text("Report it.")
+    words = view.locator(".trt-words")
+    expect(words.locator(".trt-verbatim")).to_be_hidden()
+    summary = words.locator("summary")
+    expect(summary).to_have_text("TensorRT said (4 messages)")
+    summary.focus()
+    notebook.page.keyboard.press("Enter")
+    expect(words.locator(".trt-verbatim")).to_have_text("said <s>this</s>")
+
+    # What was printed is folded, too, as plain text with its white space.
+    printed = view.get_by_role("group", name="Printed by the build process")
+    expect(printed).to_be_hidden()
+    log = view.locator(".trt-log > summary")
+    expect(log).to_have_text("1 error from TensorRT, 2 lines printed")
+    log.focus()
+    notebook.page.keyboard.press("Enter")
+    expect(printed).to_be_visible()
+    assert printed.text_content() == "[1] line\n    <b>indented</b>"
+    assert "pre" in printed.evaluate("element => getComputedStyle(element).whiteSpace")
+    assert view.locator("b, i, u, s").count() == 0
+    notebook.kernel("c.printed = 'another'")
+    expect(printed).to_have_text("another")
+    notebook.kernel("c.messages = []; beat(c, errors=0)")
+    expect(log).to_have_text("1 line printed")
+    notebook.assert_clean()
+
+
 def test_pending(open_notebook: OpenNotebook) -> None:
-    notebook = open_notebook([FAKE, "c = card(status='pending', blocked_by='a.onnx'); c"])
+    pending = "PENDING = dict(status='pending', blocked_by='a.onnx', can_cancel_blocker=True)\n"
+    notebook = open_notebook([FAKE, f"{pending}c = card(**PENDING); c"])
     notebook.run(0)
     notebook.run(1)
     view = card(notebook, 1)
@@ -196,30 +301,62 @@ def test_pending(open_notebook: OpenNotebook) -> None:
     expect(view.locator(".trt-cancel-blocker")).to_have_text("Cancelling a.onnx…")
     expect(view.locator(".trt-cancel")).to_have_text("Cancel")
     assert notebook.kernel("print(asked)") == "[{'kind': 'cancel_blocker'}]\n"
+    # One of another process is not ours to cancel.
+    elsewhere = "a.onnx in process 4711"
+    notebook.kernel(f"beat(c, blocked_by={elsewhere!r}, can_cancel_blocker=False)")
+    expect(view.locator(".trt-note-text")).to_have_text(f"Waiting for {elsewhere} to finish")
+    expect(view.locator(".trt-cancel-blocker")).to_be_hidden()
+    notebook.kernel("beat(c, can_cancel_blocker=True)")
+    expect(view.locator(".trt-cancel-blocker")).to_be_visible()
     notebook.kernel("beat(c, status='running', blocked_by=None)")
     expect(view.locator(".trt-cancel-blocker")).to_be_hidden()
     notebook.assert_clean()
 
 
-def test_kernel_gone(open_notebook: OpenNotebook) -> None:
+def test_no_news_is_no_verdict(open_notebook: OpenNotebook) -> None:
+    waiting = "d = card(status='pending', beats=False); d"
+    notebook = open_notebook([FAKE, "c = card(tree()); c", waiting])
+    for index in range(3):
+        notebook.run(index)
+    view, unstarted = card(notebook, 1), card(notebook, 2)
+    expect(view.locator(".trt-note")).to_have_text(
+        re.compile(r"^No news from the kernel for .* s; it may be busy, restarted or gone$"),
+        timeout=13_000,
+    )
+    # The kernel was asked, and still has the comm: no verdict.
+    time.sleep(1)
+    expect(view).to_have_attribute("data-lost", "quiet")
+    expect(view.locator(".trt-status")).to_have_text("No news")
+    expect(view.get_by_role("button", name="Cancel", exact=True)).to_have_attribute(
+        "aria-disabled", "false"
+    )
+    stopped = view.locator(".trt-elapsed").text_content()
+    time.sleep(1.5)
+    assert view.locator(".trt-elapsed").text_content() == stopped
+    # One that was not started sends nothing.
+    expect(unstarted).not_to_have_attribute("data-lost", re.compile("."))
+    notebook.kernel("beat(c)")
+    expect(view).not_to_have_attribute("data-lost", re.compile("."))
+    expect(view.locator(".trt-elapsed")).not_to_have_text(stopped or "")
+    notebook.assert_clean()
+
+
+def test_a_kernel_that_was_restarted_behind_the_pages_back(open_notebook: OpenNotebook) -> None:
+    """Only the kernel itself can tell then: it no longer has the comm."""
     notebook = open_notebook([FAKE, "c = card(tree()); c"])
     notebook.run(0)
     notebook.run(1)
     view = card(notebook, 1)
-    expect(view.locator(".trt-note")).to_contain_text("No sign of life", timeout=13_000)
-    expect(view).to_have_attribute("data-lost", "")
-    stopped = view.locator(".trt-elapsed").text_content()
-    time.sleep(1.5)
-    assert view.locator(".trt-elapsed").text_content() == stopped
-    notebook.kernel("beat(c)")
-    expect(view).not_to_have_attribute("data-lost", "")
-    expect(view.locator(".trt-elapsed")).not_to_have_text(stopped or "")
-    notebook.restart()
-    expect(view.locator(".trt-note")).to_contain_text("The kernel is gone")
-    expect(view.locator(".trt-cancel")).to_be_hidden()
-    stopped = view.locator(".trt-elapsed").text_content()
-    time.sleep(1.5)
-    assert view.locator(".trt-elapsed").text_content() == stopped
+    notebook.kernel("from comm import get_comm_manager; get_comm_manager().comms.clear()")
+    expect(view.locator(".trt-note")).to_have_text(
+        "The kernel has gone; the build ended with it", timeout=13_000
+    )
+    expect(view).to_have_attribute("data-lost", "gone")
+    # A header that comes after all is right.
+    notebook.kernel("get_comm_manager().register_comm(c.comm); beat(c)")
+    expect(view).not_to_have_attribute("data-lost", re.compile("."))
+    expect(view.locator(".trt-status")).to_have_text("Running")
+    notebook.assert_clean()
 
 
 def test_foreign_text(open_notebook: OpenNotebook) -> None:
@@ -227,8 +364,12 @@ def test_foreign_text(open_notebook: OpenNotebook) -> None:
 evil = {HOSTILE!r}
 names = (evil, "\u05e9\u05db\u05d1\u05d4", "long " * 60)
 c = card([(depth, name, "running", 1, 3) for depth, name in enumerate(names)],
-         name=evil, backend=evil, device=evil, detail=evil, blocked_by=evil,
+         name=evil, backend=evil, device=evil, detail=evil, blocked_by=evil, where=evil,
+         can_cancel_blocker=True, notes=[evil],
          messages=[{{"time": 1.0, "severity": "error", "message": evil}}], errors=1)
+c.printed = evil
+everything = dict(cause=evil, facts=[(evil, evil)], details=evil, evidence=[evil], remedy=evil,
+                  words=[evil])
 c
 """
     notebook = open_notebook([FAKE, code])
@@ -237,10 +378,12 @@ c
     view = card(notebook, 1)
     expect(view.locator(".trt-label").first).to_have_text(HOSTILE)
     for status in ("pending", "running", "failed"):
-        notebook.kernel(f"beat(c, status='{status}', explanation='why:\\n' + evil)")
+        notebook.kernel(f"beat(c, status='{status}', failure=everything)")
         expect(view).to_have_attribute("data-status", status)
     view.locator(".trt-log summary").click()
     expect(view.locator(".trt-log-text")).to_have_text(HOSTILE)
+    expect(view.locator(".trt-printed")).to_have_text(HOSTILE)
+    expect(view.locator(".trt-explanation")).to_contain_text(HOSTILE)
     assert view.locator("img, script").count() == 0
     assert notebook.page.evaluate("window.pwned") is None
     # Nothing is wider than the cell.
@@ -286,11 +429,27 @@ def test_reload_and_no_leak(open_notebook: OpenNotebook) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_looks(open_notebook: OpenNotebook, theme: Any) -> None:
+    place = "executor='process', where='in a child process'"
+    crash = (
+        "cause='The build process died with SIGSEGV.', details='', evidence=['It ended by itself.',"
+        " 'The most memory that was seen: 612 MB.'], facts=[('Signal', 'SIGSEGV'), ('Phase', "
+        "'Building engine > Determining refit engines')], remedy='Please report it.', "
+        "words=['Internal error']"
+    )
     states = {
-        "running": "card(tree(silent=2))",
-        "cancelled": "finish(card(tree()), 'cancelled', stop_latency_s=0.3)",
-        "failed": "finish(card(tree()), 'failed', detail='TensorRT ran out of memory.', errors=1)",
-        "done": "finish(card(tree()), 'succeeded', engine_bytes=102_400_000)",
+        "running": f"card(tree(silent=2), {place}, grace=2)",
+        "cancelling": f"card(tree(silent=6), {place}, grace=200, status='cancelling', "
+        "can_cancel=False, cancel_requested=time.time())",
+        "terminated": f"finish(card(tree(), {place}), 'cancelled', stop_latency_s=2.03, "
+        "ending='build process terminated', peak_memory_bytes=612e6)",
+        "thread": "card(tree(silent=2), executor='thread', where='in a thread of this kernel', "
+        "notes=['Built in a thread of this process: a live config cannot travel.'])",
+        "crashed": f"d = finish(card(tree(), {place}), 'failed', errors=1, messages=[dict(time=1., "
+        "severity='error', message='Error Code 2: Internal Error')], "
+        f"detail='The build process died with SIGSEGV.', failure=dict({crash}))\n"
+        "d.printed = 'Loading plugin …\\nSegmentation fault'\nd",
+        "done": f"finish(card(tree(), {place}), 'succeeded', engine_bytes=102_400_000, "
+        "peak_memory_bytes=1_234e6)",
     }
     notebook = open_notebook([FAKE, *states.values()])
     notebook.theme(theme)
@@ -298,6 +457,8 @@ def test_looks(open_notebook: OpenNotebook, theme: Any) -> None:
         notebook.run(index)
         if index:
             expect(card(notebook, index).locator(".progress-bar")).to_have_count(5)
+            if name == "crashed":
+                card(notebook, index).locator(".trt-log > summary").click()
             notebook.screenshot(index, f"card-{name}-{theme}")
     notebook.theme("light")
     notebook.assert_clean()

@@ -66,6 +66,8 @@ class BuildCard(anywidget.AnyWidget):
         Where the browser sends ``{"kind": "cancel"}``.
     messages
         Warnings and errors: list of ``{"time", "severity", "message"}``, the latest ones.
+    printed
+        What the build process printed, as plain lines, the newest ones.
     """
 
     _esm = _read("build.js")
@@ -79,3 +81,4 @@ class BuildCard(anywidget.AnyWidget):
         sync=True, **ipywidgets.widget_serialization
     )
     messages: Any = traitlets.List().tag(sync=True)
+    printed = traitlets.Unicode().tag(sync=True)

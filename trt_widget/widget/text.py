@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
-from trt_widget.widget.view import describe
+from trt_widget.widget.words import closing, describe, where
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
@@ -22,14 +22,16 @@ def build_text(build: Build) -> str:
     """Draw the build as a tree of text bars."""
     with build.lock:
         now = build.now()
+        place = where(build)
         head = f"{build.name}: {build.status}"
         if build.tree.paths:
             head += f", {now:.1f} s"
+        if place and build.status != "pending":
+            head += f", {place}"
         lines = [head]
         error = build.result.error if build.result and build.status == "failed" else None
         detail = str(error) if error else describe(build)
-        if detail:
-            lines.append(detail)
+        lines += [line for line in (detail, *_remarks(build)) if line]
         rows, more = choose_rows(build.tree)
         labels = [f"{'  ' * row.node.depth}{row.node.name}" for row in rows]
         width = min(60, max(map(len, labels), default=0))
@@ -44,6 +46,14 @@ def build_text(build: Build) -> str:
         if more:
             lines.append(f"(+{more} phases)")
     return "\n".join(lines)
+
+
+def _remarks(build: Build) -> list[str]:
+    """Give the lines on how it ran and ended; the caller holds the lock."""
+    result = build.result
+    if result is None:
+        return list(build.notes)
+    return [closing(result), *result.notes]
 
 
 def _bar(node: PhaseNode, now: float) -> str:
@@ -75,12 +85,13 @@ def build_html(build: Build) -> str:
             f"<td>{escape(_steps(row.node))}</td></tr>"
             for row in rows
         )
-        status, detail = build.status, describe(build)
+        status, detail, place = build.status, describe(build), where(build)
+        remarks = [line for line in (detail, *_remarks(build)) if line]
     seconds = f", {now:.1f} s" if cells else ""
     return (
         f"<div><b>{escape(build.name)}</b>: {escape(status)}{seconds} "
-        f"({escape(str(build.backend))})"
-        + (f"<br>{escape(detail)}" if detail else "")
+        f"({escape(str(build.backend))}{f', {place}' if place else ''})"
+        + "".join(f"<br>{escape(line)}" for line in remarks)
         + (
             "<table><thead><tr><th>phase</th><th>count</th><th>time</th><th>steps</th></tr></thead>"
             f"<tbody>{cells}</tbody></table>"

@@ -18,6 +18,7 @@ from ipywidgets.widgets.widget_int import ProgressStyle
 from trt_widget.build import FINAL
 from trt_widget.widget.models import PhaseBar
 from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
+from trt_widget.widget.words import describe, ending, failure, printable, where
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
@@ -31,7 +32,8 @@ __all__ = ["CardView"]
 #: Messages per second that bars may cost, and how many may go at once.
 BARS_PER_SECOND = 50.0
 BARS_AT_ONCE = 20.0
-#: Seconds after which the header is sent even if nothing changed: a sign of life.
+#: Seconds after which the header is sent even if nothing changed: a sign of life. The browser asks
+#: what has become of the kernel after some eight without one (``QUIET_S`` in static/build.js).
 HEARTBEAT_S = 2.0
 #: Seconds between two headers that only say when the last callback was.
 QUIET_HEADER_S = 0.5
@@ -69,6 +71,10 @@ class CardView:
         self._header_key: Any = None
         self._messages_sent = -1
         self._messages_time = 0.0
+        self._printed_sent = ""
+        self._printed_time = 0.0
+        #: Whether headers come regularly: not before the build is started.
+        self._beats = False
         #: Whoever closes waits for the message that is being sent.
         self._lock = threading.RLock()
         self._closed = False
@@ -88,6 +94,7 @@ class CardView:
         now = clock.monotonic()
         self._tokens = min(BARS_AT_ONCE, self._tokens + (now - self._last_tick) * BARS_PER_SECOND)
         self._last_tick = now
+        self._beats = True
         final = build.status in FINAL
         with build.lock:
             rows_changed = self._arrange()
@@ -96,6 +103,7 @@ class CardView:
             outcome = build.tree.outcome
             header = self._header()
             messages = self._messages(now, final=final)
+            printed = self._printed(now, final=final)
         for row, info, (value, maximum) in infos:
             self._draw(row.node, info, value, maximum, row_style(row.node, outcome))
         key = {k: v for k, v in header.items() if k not in ("now", "last_callback")}
@@ -105,13 +113,15 @@ class CardView:
         send_header = (
             not silent_only or since > HEARTBEAT_S or (fresh and since > QUIET_HEADER_S) or final
         )
-        if not (send_header or rows_changed or messages is not None):
+        if not (send_header or rows_changed or messages is not None or printed is not None):
             return
         with self._card.hold_sync():
             if rows_changed:
                 self._card.rows = [self._bars[row.node.index] for row in self._shown]
             if messages is not None:
                 self._card.messages = messages
+            if printed is not None:
+                self._card.printed = printed
             self._card.header = header
         self._header_key = key
         self._header_sent = now
@@ -215,6 +225,15 @@ class CardView:
             for message in serious[-MAX_MESSAGES:]
         ]
 
+    def _printed(self, now: float, *, final: bool) -> str | None:
+        """Give what the build process printed if there is more of it, at most once a second."""
+        text = self._build.printed
+        if text == self._printed_sent or (now - self._printed_time < 1.0 and not final):
+            return None
+        self._printed_sent = text
+        self._printed_time = now
+        return printable(text)
+
     def _serious(self) -> list[LogMessage]:
         """Give the warnings and errors; that a cancelled build was cancelled is none of them."""
         messages = self._build.messages
@@ -238,14 +257,22 @@ class CardView:
             "backend": str(build.backend),
             "device": result.device if result else None,
             "executor": build.executor,
+            "where": where(build),
+            "grace": build.grace_s if build.executor == "process" else None,
             "started": started,
             "ended": None if result is None or started is None else started + result.duration_s,
             "last_callback": build.epoch(tree.last_callback) if tree.paths else started,
             "cancel_requested": build.entered_at.get("cancelling"),
             "stop_latency_s": result.stop_latency_s if result else None,
+            "ending": ending(result) if result else None,
+            "peak_memory_bytes": result.peak_memory_bytes if result else None,
+            "notes": list(result.notes if result else build.notes),
             "detail": describe(build),
-            "explanation": str(error) if build.status == "failed" and error else None,
+            "failure": failure(error, [message.message for message in serious])
+            if build.status == "failed" and error
+            else None,
             "blocked_by": build.waiting_for if build.status == "pending" else None,
+            "can_cancel_blocker": build.status == "pending" and build.can_cancel_blocker,
             "can_cancel": build.status in ("pending", "running"),
             "engine_bytes": result.engine_bytes if result else None,
             "warnings": len(serious) - errors,
@@ -253,28 +280,6 @@ class CardView:
             "more_paths": self._more,
             "spans_dropped": tree.spans_dropped,
             "replaced": self.replaced,
+            "beats": self._beats,
             "now": clock.time(),
         }
-
-
-def describe(build: Build) -> str | None:
-    """Say in a sentence what a reader has to know beside the status, or ``None``."""
-    result = build.result
-    if build.status == "pending" and build.waiting_for:
-        return f"Waits for {build.waiting_for}: one build at a time per device."
-    if result is None:
-        return None
-    if build.status == "failed" and result.error is not None:
-        return result.error.cause
-    if build.status == "cancelled":
-        return {
-            "deadline": f"Stopped at the deadline of {build.options.timeout:g} s."
-            if build.options.timeout
-            else "Stopped at the deadline.",
-            "interrupt": "Stopped by Interrupt.",
-            "closed": "Stopped because the build was closed.",
-            "monitor": "Stopped by another progress monitor in the same config.",
-        }.get(result.reason or "")
-    if build.status == "ended":
-        return "Ended; the outcome is not known, since no engine was handed in."
-    return " ".join(result.notes) or None

@@ -15,21 +15,42 @@
  * @property {Status} [status]
  * @property {string} [backend] package and version
  * @property {string | null} [device]
+ * @property {"process" | "thread" | "attached" | "auto"} [executor] where the builder runs
+ * @property {string | null} [where] the same in words
+ * @property {number | null} [grace] seconds from a cancel until the build process is ended; null where there is none
  * @property {number | null} [started] when it became `running`
  * @property {number | null} [ended]
  * @property {number | null} [last_callback]
  * @property {number | null} [cancel_requested]
  * @property {number | null} [stop_latency_s] from the request to the end
+ * @property {string | null} [ending] how a cancelled build came to its end
+ * @property {number | null} [peak_memory_bytes]
+ * @property {string[]} [notes] sentences about how it runs or ran
  * @property {string | null} [detail] a sentence for people
- * @property {string | null} [explanation] all that is known about a failure; begins with `detail`
+ * @property {Failure | null} [failure] all that is known about a failure
  * @property {string | null} [blocked_by] the build that a pending one waits for
+ * @property {boolean} [can_cancel_blocker] whether that build is one of this kernel
  * @property {boolean} [can_cancel]
  * @property {number | null} [engine_bytes]
  * @property {number} [now] when this was sent; each message to the card carries it, and there is one every 2 s or so
+ * @property {boolean} [beats] false while no messages are to be expected, because the build was not started
  * @property {number} [warnings]
  * @property {number} [errors]
  * @property {number} [more_paths] paths that no row stands for
  * @property {boolean} [replaced] the cell was run again and shows another build
+ */
+
+/**
+ * What is known about a failure; `cause` is the header's `detail`. All of it may hold foreign text.
+ *
+ * @typedef {object} Failure
+ * @property {string} [cause]
+ * @property {[name: string, value: string][]} [facts]
+ * @property {string} [details] tables and quotations, as plain text
+ * @property {string[]} [evidence]
+ * @property {string} [remedy]
+ * @property {string[]} [words] TensorRT's messages that are not among the card's
+ * @property {number} [more] how many more of those there are
  */
 
 /**
@@ -50,12 +71,12 @@
  */
 
 /** @typedef {{time?: number, severity?: string, message?: string}} Message */
-/** @typedef {{header: Header, rows: string[], cancel_channel: string | null, messages: Message[]}} CardState */
+/** @typedef {{header: Header, rows: string[], cancel_channel: string | null, messages: Message[], printed: string}} CardState */
 
 /**
  * What is used of an ipywidgets model and view beyond anywidget's own types.
  *
- * @typedef {AnyModel & {comm_live?: boolean}} WidgetModel
+ * @typedef {AnyModel & {comm_live?: boolean, model_id?: string}} WidgetModel
  * @typedef {object} WidgetView
  * @property {HTMLElement} el
  * @property {(event: string) => void} trigger
@@ -63,6 +84,26 @@
  * @property {Promise<WidgetView | undefined>} [layoutPromise]
  * @property {Promise<WidgetView | undefined>} [stylePromise]
  * @typedef {{get_model(id: string): Promise<WidgetModel>, create_view(model: WidgetModel): Promise<WidgetView>}} Manager
+ */
+
+/**
+ * What JupyterLab's widget manager knows of the kernel, beyond ipywidgets' own interface; other front ends have less of
+ * it or nothing.
+ *
+ * @typedef {{connect(slot: () => void): unknown, disconnect(slot: () => void): unknown}} Signal
+ * @typedef {object} Kernel
+ * @property {string} [id]
+ * @property {string} [status] among others restarting, autorestarting, terminating, dead
+ * @property {string} [connectionStatus] connected, connecting, disconnected
+ * @property {(content: object) => Promise<{content?: {status?: string, comms?: Record<string, unknown>}} | undefined>} [requestCommInfo]
+ * @typedef {{statusChanged?: Signal, connectionStatusChanged?: Signal, kernelChanged?: Signal}} Context
+ * @typedef {{kernel?: (Kernel & Context) | null, context?: {sessionContext?: Context}}} KernelSource
+ */
+
+/**
+ * What is known of the kernel: `quiet` for too long, connection `lost`, `gone` for good; or `live`.
+ *
+ * @typedef {"live" | "quiet" | "lost" | "gone"} Contact
  */
 
 /**
@@ -82,8 +123,12 @@ const SILENT_S = 1;
 const TELL_SILENCE_S = 5;
 /** A kernel that confirms nothing for this long after a click is busy. */
 const BUSY_MS = 2000;
-/** A build that is not heard of for this long may be gone. */
-const LOST_S = 10;
+/** A kernel sends something every 2 s while it builds; after this long without, one asks what has become of it. */
+const QUIET_S = 8;
+/** A timer that is later than this was held up itself: a tab in the background, a computer that slept. */
+const LATE_S = 1;
+/** A kernel that answers no question for this long may be asked again. */
+const ASK_AGAIN_S = 30;
 /** The innermost phase can change at every callback; its name above the rows changes no faster than this. */
 const ACTIVITY_MS = 500;
 const CLOCK_SAMPLES = 40;
@@ -99,6 +144,9 @@ const STATUS = {
   failed: ["✕", "Failed"],
   ended: ["–", "Ended"],
 };
+
+/** What stands for the status where the kernel is not heard of. @type {Record<Exclude<Contact, "live">, string>} */
+const NO_CONTACT = { quiet: "No news", lost: "No connection", gone: "Kernel gone" };
 
 /** @type {Record<RowStatus, string>} */
 const ROW_ICON = { running: "●", done: "✓", cancelled: "■", failed: "✕", ended: "–" };
@@ -140,6 +188,11 @@ function size(bytes) {
   if (bytes < 1e3) return `${bytes} B`;
   if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} kB`;
   return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
+}
+
+/** Memory, which is never known to the byte. @param {number} bytes */
+function memory(bytes) {
+  return bytes < 1e9 ? `${Math.round(bytes / 1e6)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 }
 
 /** @param {number} count @param {string} noun */
@@ -209,42 +262,146 @@ let serial = 0;
 
 // ---------------------------------------------------------------------------------- what all views of a card share
 
-/** The kernel's clock as seen from here, and when the kernel was last heard of. */
-class Clock {
+/** The browser's clocks in seconds: one that only goes forward, and the time of day. */
+const CLOCKS = { monotonic: () => performance.now() / 1000, wall: () => Date.now() / 1000 };
+
+/** The kernel's clock as seen from here, how long it has been silent, and whether it is there at all. */
+export class Clock {
+  #time;
   /** @type {number[]} */
   #offsets = [];
-  #heard = performance.now();
-  #heardAt = Date.now() / 1000;
-  /** Where the clock stands while the kernel is gone. @type {number | null} */
+  /** The time of day when the kernel was last heard of. */
+  #heard;
+  /** Seconds without a message, as far as one was awake to receive it. */
+  #quiet = 0;
+  #ticked;
+  /** The time of day when it became known that the kernel is gone. @type {number | null} */
+  #gone = null;
+  /** Where the clock stands since then. @type {number | null} */
   #stopped = null;
 
-  /** Note a message that says when it was sent. @param {number | null} sent */
-  receive(sent) {
-    this.#heard = performance.now();
-    this.#heardAt = Date.now() / 1000;
-    if (sent === null) return;
-    // A message can only be late, so the smallest difference is the truest. Only of the latest ones: the clock of
-    // either side can be set anew.
-    this.#offsets.push(this.#heardAt - sent);
-    if (this.#offsets.length > CLOCK_SAMPLES) this.#offsets.shift();
+  /** @param {typeof CLOCKS} time */
+  constructor(time = CLOCKS) {
+    this.#time = time;
+    this.#heard = time.wall();
+    this.#ticked = time.monotonic();
   }
 
-  /** Seconds since the kernel was last heard of. */
+  /** Note a message. @param {number | null} sent when it was, by the kernel's clock */
+  receive(sent) {
+    this.#heard = this.#time.wall();
+    this.#ticked = this.#time.monotonic();
+    this.#quiet = 0;
+    if (sent !== null) {
+      // A message can only be late, so the smallest difference is the truest. Only of the latest ones: the clock of
+      // either side can be set anew.
+      this.#offsets.push(this.#heard - sent);
+      if (this.#offsets.length > CLOCK_SAMPLES) this.#offsets.shift();
+    }
+    // What was on its way when the kernel went is no sign of life.
+    if (this.#gone !== null && (sent === null || sent + this.#offset > this.#gone)) this.revive();
+  }
+
+  /** Count the time that has passed; to be called several times a second while somebody looks. */
+  tick() {
+    const now = this.#time.monotonic();
+    // Messages that came while nobody could take them are handed over after the timers.
+    this.#quiet += Math.min(now - this.#ticked, LATE_S);
+    this.#ticked = now;
+  }
+
+  get #offset() {
+    return this.#offsets.length > 0 ? Math.min(...this.#offsets) : 0;
+  }
+
+  /** Seconds without a message. */
   get quiet() {
-    return (performance.now() - this.#heard) / 1000;
+    return this.#quiet;
+  }
+
+  get gone() {
+    return this.#gone !== null;
   }
 
   /** The kernel's time; it stands still when nothing more is heard. */
   get now() {
-    const offset = this.#offsets.length > 0 ? Math.min(...this.#offsets) : 0;
-    const latest = this.#heardAt + LOST_S;
-    return this.#stopped ?? Math.min(Date.now() / 1000, latest) - offset;
+    return this.#stopped ?? Math.min(this.#time.wall(), this.#heard + QUIET_S) - this.#offset;
   }
 
-  /** @param {boolean} live whether there is a kernel */
-  setLive(live) {
-    if (live === (this.#stopped === null)) return;
-    this.#stopped = live ? null : this.now;
+  /** The kernel is gone. */
+  stop() {
+    if (this.#gone !== null) return;
+    this.#stopped = this.now;
+    this.#gone = this.#time.wall();
+  }
+
+  /** The kernel is there after all. */
+  revive() {
+    this.#gone = this.#stopped = null;
+  }
+}
+
+/** What the front end itself knows of the kernel. */
+class KernelWatch {
+  #source;
+  #onGone;
+  #onChange;
+  #id;
+  /** What is undone at the end. @type {(() => void)[]} */
+  #undo = [];
+  /** When the kernel was asked last. */
+  #asked = -Infinity;
+
+  /** @param {KernelSource} source @param {() => void} onGone @param {() => void} onChange */
+  constructor(source, onGone, onChange) {
+    this.#source = source;
+    this.#onGone = onGone;
+    this.#onChange = onChange;
+    this.#id = this.#kernel?.id;
+    const context = source.context?.sessionContext ?? this.#kernel;
+    const check = () => this.check();
+    for (const signal of [context?.statusChanged, context?.connectionStatusChanged, context?.kernelChanged]) {
+      signal?.connect(check);
+      this.#undo.push(() => void signal?.disconnect(check));
+    }
+  }
+
+  dispose() {
+    for (const undo of this.#undo.splice(0)) undo();
+  }
+
+  get #kernel() {
+    return this.#source.kernel ?? null;
+  }
+
+  /** Whether messages can come at all. */
+  get connected() {
+    const connection = this.#kernel?.connectionStatus;
+    return connection === undefined || connection === "connected";
+  }
+
+  /** Look at what is known now. */
+  check() {
+    const kernel = this.#kernel;
+    const other = this.#id !== undefined && kernel?.id !== this.#id;
+    this.#id ??= kernel?.id;
+    const ending = ["restarting", "autorestarting", "terminating", "dead"].includes(kernel?.status ?? "");
+    if (other || ending) this.#onGone();
+    else this.#onChange();
+  }
+
+  /** Ask the kernel itself whether it still has a comm: one that was restarted elsewhere has not. @param {string} comm */
+  async ask(comm) {
+    const now = performance.now() / 1000;
+    const kernel = this.#kernel;
+    if (!kernel?.requestCommInfo || !this.connected || now - this.#asked < ASK_AGAIN_S) return;
+    this.#asked = now;
+    try {
+      const content = (await kernel.requestCommInfo({ target_name: "jupyter.widget" }))?.content;
+      if (content?.status === "ok" && content.comms && !(comm in content.comms)) this.#onGone();
+    } catch {
+      // Without an answer it stays as it is: nothing heard.
+    }
   }
 }
 
@@ -253,14 +410,13 @@ class Session {
   clock = new Clock();
   /** @type {Request | null} */
   request = null;
-  /** False once it is known that no kernel is behind the card. */
-  live = true;
   /** The views' way to be drawn again. @type {Set<() => void>} */
   listeners = new Set();
   /** @type {AnyModel<CardState>} */
   #model;
   /** @type {WidgetModel | null} */
   #channel = null;
+  #kernel;
   #onLive = () => this.#checkLive();
 
   /** @param {AnyModel<CardState>} model @param {AbortSignal} signal */
@@ -270,7 +426,16 @@ class Session {
     this.clock.receive(number(this.header.now));
     model.on("change:header", () => this.#onHeader());
     model.on("change:cancel_channel", () => void this.#connect());
-    signal.addEventListener("abort", () => this.#channel?.off("comm_live_update", this.#onLive));
+    const source = /** @type {KernelSource} */ (/** @type {unknown} */ (model.widget_manager));
+    const onGone = () => {
+      this.clock.stop();
+      this.changed();
+    };
+    this.#kernel = new KernelWatch(source, onGone, () => this.changed());
+    signal.addEventListener("abort", () => {
+      this.#channel?.off("comm_live_update", this.#onLive);
+      this.#kernel.dispose();
+    });
     void this.#connect();
   }
 
@@ -287,12 +452,21 @@ class Session {
     return this.status in ROW_OUTCOME;
   }
 
-  /** How long the card has been without news that it should have had, or null. @returns {number | null} */
-  get lost() {
-    if (this.final) return null;
-    const { quiet } = this.clock;
-    if (!this.live) return quiet;
-    return this.status !== "pending" && quiet > LOST_S ? quiet : null;
+  /** What is known of the kernel. @returns {Contact} */
+  get contact() {
+    const { header, status, clock } = this;
+    if (this.final) return "live";
+    if (clock.gone) return "gone";
+    if (!this.#kernel.connected) return "lost";
+    const beats = header.beats ?? status !== "pending";
+    return beats && clock.quiet > QUIET_S ? "quiet" : "live";
+  }
+
+  /** Let time pass. */
+  tick() {
+    this.clock.tick();
+    const comm = this.#channel?.model_id;
+    if (comm && this.contact === "quiet") void this.#kernel.ask(comm);
   }
 
   /** Whether a click waits for an answer that should have been there. */
@@ -305,7 +479,7 @@ class Session {
   /** Send what was clicked. @param {Request["kind"]} kind */
   ask(kind) {
     const blocker = this.header.blocked_by ?? null;
-    this.request = { kind, at: performance.now(), blocker, sent: this.#channel !== null && this.live };
+    this.request = { kind, at: performance.now(), blocker, sent: this.#channel !== null && this.contact !== "gone" };
     this.#channel?.send({ kind });
     this.changed();
   }
@@ -346,9 +520,9 @@ class Session {
   }
 
   #checkLive() {
-    this.live = this.#channel?.comm_live !== false;
-    this.clock.setLive(this.live);
-    this.changed();
+    if (this.#channel?.comm_live === false) this.clock.stop();
+    else this.clock.revive();
+    this.#kernel.check();
   }
 }
 
@@ -506,11 +680,14 @@ class Row {
 
 // --------------------------------------------------------------------------------------------------------- messages
 
-/** TensorRT's warnings and errors, folded; filled only when somebody looks. */
+/** TensorRT's warnings and errors and what the build process printed, folded; filled only when somebody looks. */
 class Log {
   el = make("details", "trt-log");
   #summary = make("summary");
   #list = make("ul", "trt-log-list");
+  #heading = make("div", "trt-printed-heading");
+  #printed = make("pre", "trt-printed");
+  #text = "";
   /** @type {Message[]} */
   #messages = [];
   /** What is drawn. @type {string[]} */
@@ -522,30 +699,48 @@ class Log {
     // Scrolls, so the keyboard must be able to reach it.
     this.#list.tabIndex = 0;
     this.#list.setAttribute("aria-label", "Messages");
-    this.el.append(this.#summary, this.#list);
+    this.#heading.id = `trt-printed-${++serial}`;
+    setText(this.#heading, "Printed by the build process");
+    this.#printed.tabIndex = 0;
+    this.#printed.setAttribute("role", "group");
+    this.#printed.setAttribute("aria-labelledby", this.#heading.id);
+    this.el.append(this.#summary, this.#list, this.#heading, this.#printed);
     this.el.addEventListener("toggle", () => this.#fill());
   }
 
-  /** @param {Message[]} messages @param {Header} header */
-  draw(messages, header) {
+  /** @param {Message[]} messages @param {string} printed @param {Header} header */
+  draw(messages, printed, header) {
     const errors = number(header.errors) ?? messages.filter((m) => m.severity !== "warning").length;
     const warnings = number(header.warnings) ?? messages.length - errors;
     const parts = [];
     if (warnings > 0) parts.push(plural(warnings, "warning"));
     if (errors > 0) parts.push(plural(errors, "error"));
-    setShown(this.el, parts.length > 0);
+    setShown(this.#list, parts.length > 0);
+    setShown(this.#heading, printed !== "");
+    setShown(this.#printed, printed !== "");
+    setShown(this.el, parts.length > 0 || printed !== "");
     setAttribute(this.el, "data-errors", errors > 0 ? "" : null);
     const latest = messages.length < warnings + errors ? ` (the latest ${messages.length} are kept here)` : "";
-    setText(this.#summary, `${parts.join(", ")} from TensorRT${latest}`);
+    const said = parts.length > 0 ? `${parts.join(", ")} from TensorRT${latest}` : "";
+    const lines = printed === "" ? "" : `${plural(printed.split("\n").length, "line")} printed`;
+    setText(this.#summary, [said, lines].filter(Boolean).join(", "));
     this.#started = number(header.started) ?? 0;
-    if (messages !== this.#messages) {
+    if (messages !== this.#messages || printed !== this.#text) {
       this.#messages = messages;
+      this.#text = printed;
       this.#fill();
     }
   }
 
   #fill() {
     if (!this.el.open) return;
+    const box = this.#printed;
+    const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
+    if (box.textContent !== this.#text) {
+      box.textContent = this.#text;
+      // The newest line is what one waits for, unless one reads elsewhere.
+      if (atEnd) box.scrollTop = box.scrollHeight;
+    }
     const keys = this.#messages.map((m) => JSON.stringify([m.time, m.severity, m.message]));
     // The list is a window that moves on: drop what has left it, keep what stays (someone may be reading), append.
     const first = this.#drawn.indexOf(keys[0] ?? "");
@@ -596,6 +791,7 @@ class Card {
   #note = make("div", "trt-note");
   #noteText = make("span", "trt-note-text");
   #cancelBlocker = make("button", "trt-cancel-blocker");
+  #notes = make("div", "trt-notes");
   #explanation = make("div", "trt-explanation");
   #list = make("ul", "trt-rows");
   #more = make("div", "trt-more");
@@ -635,6 +831,10 @@ class Card {
     this.#schedule();
   };
   #onVisibility = () => this.#schedule();
+  #onTick = () => {
+    this.#session.tick();
+    this.#draw();
+  };
 
   /** @param {AnyModel<CardState>} model @param {Session} session @param {HTMLElement} host */
   constructor(model, session, host) {
@@ -646,6 +846,7 @@ class Card {
     session.listeners.add(this.#onSession);
     model.on("change:rows", this.#onRows);
     model.on("change:messages", this.#schedule);
+    model.on("change:printed", this.#schedule);
     document.addEventListener("visibilitychange", this.#onVisibility);
     if (typeof IntersectionObserver !== "undefined") {
       this.#observer = new IntersectionObserver((entries) => {
@@ -668,6 +869,7 @@ class Card {
     this.#session.listeners.delete(this.#onSession);
     this.#model.off("change:rows", this.#onRows);
     this.#model.off("change:messages", this.#schedule);
+    this.#model.off("change:printed", this.#schedule);
     for (const row of this.#rows.values()) row.dispose();
     this.#rows.clear();
     this.#root.remove();
@@ -696,16 +898,16 @@ class Card {
     setText(this.#replaced, "The cell was run again: this view goes when its build has ended.");
     this.#live.setAttribute("role", "status");
     this.#live.setAttribute("aria-live", "polite");
-    for (const part of [this.#explanation, this.#list, this.#more, this.#replaced, this.#cancelBlocker]) part.hidden = true;
+    for (const part of [this.#notes, this.#explanation, this.#list, this.#more, this.#replaced, this.#cancelBlocker]) part.hidden = true;
     const { el: log } = this.#log;
-    root.append(head, this.#meta, this.#note, this.#explanation, this.#list, this.#more, log, this.#replaced, this.#live);
+    root.append(head, this.#meta, this.#note, this.#notes, this.#explanation, this.#list, this.#more, log, this.#replaced, this.#live);
   }
 
   // ------------------------------------------------------------------------------------------- what a person does
 
   get #canCancel() {
-    const { status, header } = this.#session;
-    return (status === "pending" || status === "running") && header.can_cancel !== false;
+    const { status, header, contact } = this.#session;
+    return contact !== "gone" && (status === "pending" || status === "running") && header.can_cancel !== false;
   }
 
   #onCancel() {
@@ -717,7 +919,7 @@ class Card {
 
   #onCancelBlocker() {
     const { header, request } = this.#session;
-    if (header.blocked_by && !request?.sent) this.#session.ask("cancel_blocker");
+    if (header.blocked_by && header.can_cancel_blocker && !request?.sent) this.#session.ask("cancel_blocker");
     this.#draw();
   }
 
@@ -789,7 +991,7 @@ class Card {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     if (this.#disposed) return;
-    const { header, status, final, clock, lost } = this.#session;
+    const { header, status, final, clock, contact } = this.#session;
     const ended = number(header.ended);
     const now = final && ended !== null ? ended : clock.now;
     const started = number(header.started);
@@ -797,34 +999,37 @@ class Card {
     const { request } = this.#session;
     // The click is answered here and now; the kernel confirms it later.
     const shown = request?.kind === "cancel" && request.sent && !final ? "cancelling" : status;
+    const live = contact === "live";
 
     const [icon, word] = STATUS[shown];
     setAttribute(this.#root, "data-status", status);
     setAttribute(this.#root, "data-shown", shown);
-    setAttribute(this.#root, "data-lost", lost === null ? null : "");
+    setAttribute(this.#root, "data-lost", live ? null : contact);
     setAttribute(this.#root, "aria-label", `TensorRT build of ${name || "a network"}`);
-    setText(this.#icon, lost === null ? icon : "?");
-    setText(this.#word, lost === null ? word : "No contact");
+    setText(this.#icon, live ? icon : contact === "gone" ? "–" : "?");
+    setText(this.#word, live ? word : NO_CONTACT[contact]);
     setText(this.#name, name);
     setAttribute(this.#name, "title", name);
     const seconds = started === null ? null : now - started;
     setText(this.#elapsed, seconds === null ? "" : final ? duration(seconds) : growing(seconds));
-    setText(this.#meta, [header.backend, header.device].filter(Boolean).join(" · "));
+    setText(this.#meta, [header.backend, header.device, header.where].filter(Boolean).join(" · "));
 
     this.#drawCancel();
-    const running = this.#drawRows(now, status);
+    // What was open when the kernel went has ended with it, and nothing more is known of it.
+    const running = this.#drawRows(now, contact === "gone" ? "ended" : status);
     const note = this.#sentence(now, running);
     this.#drawNote(note.kind, note.sentence);
+    this.#drawNotes();
     this.#drawExplanation();
     const more = number(header.more_paths) ?? 0;
     setShown(this.#more, more > 0);
     setText(this.#more, more > 0 ? `+${plural(more, "more phase")}` : "");
     setShown(this.#replaced, header.replaced === true);
-    this.#log.draw(this.#model.get("messages") ?? [], header);
-    this.#announce(shown, lost, note.sentence);
+    this.#log.draw(this.#model.get("messages") ?? [], this.#model.get("printed") ?? "", header);
+    this.#announce(shown, contact, note.sentence);
 
     const ticking = (!final || this.#session.request !== null) && this.#visible && !document.hidden;
-    if (ticking && this.#timer === 0) this.#timer = setInterval(() => this.#draw(), TICK_MS);
+    if (ticking && this.#timer === 0) this.#timer = setInterval(this.#onTick, TICK_MS);
     else if (!ticking && this.#timer !== 0) {
       clearInterval(this.#timer);
       this.#timer = 0;
@@ -832,19 +1037,21 @@ class Card {
   }
 
   #drawCancel() {
-    const { status, header, live, request } = this.#session;
+    const { status, header, final, contact, request } = this.#session;
+    const gone = contact === "gone";
     const asked = status === "cancelling" || (request?.kind === "cancel" && request.sent);
-    const shown = live && (asked || this.#canCancel) && !this.#session.final;
+    const shown = (asked || gone || this.#canCancel) && !final;
     if (!shown && document.activeElement === this.#cancel) this.#root.focus({ preventScroll: true });
     setShown(this.#cancel, shown);
-    setText(this.#cancel, asked ? "Cancelling…" : "Cancel");
+    setText(this.#cancel, asked && !gone ? "Cancelling…" : "Cancel");
     // Not `disabled`: that would take the focus away.
-    setAttribute(this.#cancel, "aria-disabled", String(asked));
+    setAttribute(this.#cancel, "aria-disabled", String(asked || gone));
+    setAttribute(this.#cancel, "title", gone ? "The kernel has gone: there is nothing to cancel" : howItStops(header));
 
-    const blocker = status === "pending" ? header.blocked_by : null;
+    const blocker = status === "pending" && header.can_cancel_blocker && !gone ? header.blocked_by : null;
     const askedBlocker = request?.kind === "cancel_blocker";
     if (!blocker && document.activeElement === this.#cancelBlocker) this.#root.focus({ preventScroll: true });
-    setShown(this.#cancelBlocker, Boolean(blocker) && live);
+    setShown(this.#cancelBlocker, Boolean(blocker));
     if (blocker) {
       this.#fill(this.#cancelBlocker, askedBlocker ? ["Cancelling ", { name: blocker }, "…"] : ["Cancel ", { name: blocker }]);
       setAttribute(this.#cancelBlocker, "title", `Cancel ${blocker}`);
@@ -901,10 +1108,16 @@ class Card {
 
   /** Say in a line what matters now. @param {number} now @param {Row | null} running @returns {{kind: string, sentence: Sentence}} */
   #sentence(now, running) {
-    const { header, status, lost, busy, live, request } = this.#session;
-    if (lost !== null) {
-      if (!live) return { kind: "lost", sentence: ["The kernel is gone (restarted?). This view shows what it last said."] };
-      return { kind: "lost", sentence: [`No sign of life from the kernel for ${growing(lost)} (restarted?)`] };
+    const { header, status, contact, clock, busy, request } = this.#session;
+    if (contact === "gone") {
+      const what = status === "pending" ? "the build was not started" : "the build ended with it";
+      return { kind: "lost", sentence: [`The kernel has gone; ${what}`] };
+    }
+    if (contact === "lost") {
+      return { kind: "lost", sentence: ["No connection to the kernel; the build may go on. This view shows what was last heard."] };
+    }
+    if (contact === "quiet") {
+      return { kind: "lost", sentence: [`No news from the kernel for ${growing(clock.quiet)}; it may be busy, restarted or gone`] };
     }
     if (busy) {
       const why = request?.sent ? "The kernel is busy; if this lasts, use " : "The kernel cannot be reached; use ";
@@ -938,13 +1151,17 @@ class Card {
     const last = number(header.last_callback);
     const touched = this.#order.map((id) => number(this.#rows.get(id)?.info.touched) ?? -Infinity);
     const silence = now - Math.max(last ?? -Infinity, ...touched);
-    if (Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#rows.size > 0) {
-      const why = status === "cancelling" ? "TensorRT can only stop at the next one" : "normal: TensorRT is silent while it optimizes";
-      sentence.push(` · no callback for ${growing(silence)} (${why})`);
+    const silent = Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#rows.size > 0;
+    if (status === "cancelling") {
+      const since = silent ? ` (the last one was ${growing(silence)} ago)` : "";
+      sentence.push(` · ${untilStopped(header, now) ?? `waits for TensorRT's next callback${since}`}`);
+      return { kind: "stopping", sentence };
+    }
+    if (silent) {
+      sentence.push(` · no callback for ${growing(silence)} (normal: TensorRT is silent while it optimizes)`);
       return { kind: "silent", sentence };
     }
-    if (status === "cancelling") sentence.push(" · stops at TensorRT's next callback");
-    else if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
+    if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
     return { kind: "activity", sentence };
   }
 
@@ -961,14 +1178,19 @@ class Card {
       else if (time) sentence.push(`Engine built${time}`);
     }
     const latency = number(header.stop_latency_s);
-    if (latency !== null && status !== "succeeded") {
-      sentence.push(`${status === "cancelled" ? "Stopped" : "Ended"} ${duration(latency)} after Cancel`);
-    }
+    if (latency !== null && status === "cancelled") {
+      sentence.push(`Stopped after ${duration(latency)}${header.ending ? ` (${header.ending})` : ""}`);
+    } else if (latency !== null && status !== "succeeded") sentence.push(`Ended ${duration(latency)} after Cancel`);
     if (header.detail) {
       if (sentence.length > 0) sentence.push(" · ");
       sentence.push({ name: header.detail });
     }
     if (sentence.length === 0 && status === "ended") sentence.push("The outcome is not known");
+    const peak = number(header.peak_memory_bytes);
+    if (peak !== null) {
+      const whose = header.executor === "process" ? "" : " of this kernel";
+      sentence.push(`${sentence.length > 0 ? " · " : ""}peak memory${whose} ${memory(peak)}`);
+    }
     return sentence;
   }
 
@@ -996,43 +1218,108 @@ class Card {
     );
   }
 
-  #drawExplanation() {
-    const { header, status } = this.#session;
-    const detail = header.detail ?? "";
-    let text = status === "failed" ? (header.explanation ?? "") : "";
-    // The line above says the cause already.
-    if (detail && text.startsWith(detail)) text = text.slice(detail.length);
-    text = text.replace(/^\s*\n/, "").trimEnd();
-    setShown(this.#explanation, text !== "");
-    if (text === this.#explained) return;
-    this.#explained = text;
-    // Indented lines are tables and quotations, the others are sentences.
-    /** @type {HTMLElement | undefined} */
-    let block;
-    const blocks = [];
-    for (const line of text === "" ? [] : text.split("\n")) {
-      const kind = line === "" || line.startsWith(" ") ? "trt-verbatim" : "trt-sentences";
-      if (block?.className === kind) block.append("\n");
-      else blocks.push((block = make("div", kind)));
-      block.dir = "auto";
-      block.append(line.replace(/^ {1,2}/, ""));
-    }
-    this.#explanation.replaceChildren(...blocks);
+  #drawNotes() {
+    const notes = this.#session.header.notes ?? [];
+    setShown(this.#notes, notes.length > 0);
+    setAttribute(this.#notes, "dir", "auto");
+    setText(this.#notes, notes.join(" "));
   }
 
-  /** Tell those who listen, once per change of what matters. @param {Status} shown @param {number | null} lost @param {Sentence} sentence */
-  #announce(shown, lost, sentence) {
+  #drawExplanation() {
+    const { header, status } = this.#session;
+    const failure = status === "failed" ? (header.failure ?? null) : null;
+    const drawn = JSON.stringify(failure);
+    if (drawn === this.#explained) return;
+    this.#explained = drawn;
+    /** @type {HTMLElement[]} */
+    const blocks = [];
+    const facts = failure?.facts ?? [];
+    if (facts.length > 0) {
+      const list = make("dl", "trt-facts");
+      for (const [name, value] of facts) list.append(filled("dt", "", name), filled("dd", "", value));
+      blocks.push(list);
+    }
+    blocks.push(...paragraphs(failure?.details ?? ""));
+    const evidence = failure?.evidence ?? [];
+    if (evidence.length > 0) {
+      const list = make("ul", "trt-evidence");
+      list.setAttribute("role", "list");
+      list.append(...evidence.map((line) => filled("li", "", line)));
+      blocks.push(filled("div", "trt-part", "Evidence"), list);
+    }
+    if (failure?.remedy) blocks.push(filled("div", "trt-part", "What to do"), ...paragraphs(failure.remedy));
+    const words = failure?.words ?? [];
+    if (words.length > 0) {
+      const fold = make("details", "trt-words");
+      const more = number(failure?.more) ?? 0;
+      fold.append(filled("summary", "", `TensorRT said (${plural(words.length + more, "message")})`));
+      fold.append(...words.map((line) => filled("div", "trt-verbatim", line)));
+      if (more > 0) fold.append(filled("div", "trt-sentences", `… and ${whole.format(more)} more in .messages of the exception`));
+      blocks.push(fold);
+    }
+    this.#explanation.replaceChildren(...blocks);
+    setShown(this.#explanation, blocks.length > 0);
+  }
+
+  /** Tell those who listen, once per change of what matters. @param {Status} shown @param {Contact} contact @param {Sentence} sentence */
+  #announce(shown, contact, sentence) {
     const { final, busy, header } = this.#session;
-    const key = `${shown} ${lost !== null} ${busy} ${header.blocked_by ?? ""}`;
+    const key = `${shown} ${contact} ${busy} ${header.blocked_by ?? ""}`;
     if (key === this.#said) return;
     const first = this.#said === "";
     this.#said = key;
     // A build that has ended long ago is no news.
     if (first && final) return;
-    const word = lost === null ? STATUS[shown][1] : "No contact";
-    const more = final || lost !== null || busy || header.blocked_by ? `. ${plain(sentence)}` : "";
+    const word = contact === "live" ? STATUS[shown][1] : NO_CONTACT[contact];
+    const more = final || contact !== "live" || busy || header.blocked_by ? `. ${plain(sentence)}` : "";
     setText(this.#live, `${header.name ?? "Build"}: ${word}${more}`);
   }
+}
+
+/** An element with foreign text. @template {keyof HTMLElementTagNameMap} K @param {K} tag @param {string} className @param {string} text */
+function filled(tag, className, text) {
+  const element = make(tag, className);
+  element.dir = "auto";
+  element.textContent = text;
+  return element;
+}
+
+/** Blocks of a plain text: indented lines are tables and quotations, the others are sentences. @param {string} text */
+function paragraphs(text) {
+  /** @type {HTMLElement | undefined} */
+  let block;
+  const blocks = [];
+  const trimmed = text.replace(/^\s*\n/, "").trimEnd();
+  for (const line of trimmed === "" ? [] : trimmed.split("\n")) {
+    const kind = line === "" || line.startsWith(" ") ? "trt-verbatim" : "trt-sentences";
+    if (block?.className === kind) block.append("\n");
+    else blocks.push((block = make("div", kind)));
+    block.dir = "auto";
+    block.append(line.replace(/^ {1,2}/, ""));
+  }
+  return blocks;
+}
+
+/** What Cancel does. @param {Header} header */
+function howItStops(header) {
+  if (header.executor === "thread" || header.executor === "attached") {
+    return "A build in this kernel itself can stop only at one of TensorRT's callbacks";
+  }
+  const grace = number(header.grace);
+  if (grace === null) return null;
+  if (grace === 0) return "Ends the build process";
+  return `Asks TensorRT to stop; the build process is ended after ${grace} s`;
+}
+
+/** What happens next after a cancel, or null where it is up to TensorRT alone. @param {Header} header @param {number} now */
+function untilStopped(header, now) {
+  const [asked, grace] = [number(header.cancel_requested), number(header.grace)];
+  if (asked === null || grace === null) return null;
+  const left = asked + grace - now;
+  // Rounded up: it is not ended before its time.
+  if (left <= 0) return "the build process is being ended";
+  const seconds = left < 10 ? (Math.ceil(left * 10) / 10).toFixed(1) : String(Math.ceil(left));
+  return `asked TensorRT to stop; the build process is ended in ${seconds} s`;
 }
 
 /** @param {Sentence} sentence */
