@@ -15,6 +15,7 @@ from trt_widget import ProgressMonitor
 from trt_widget.events import (
     CancelDelivered,
     Event,
+    LogMessage,
     PhaseFinished,
     PhasesCollapsed,
     PhasesCompleted,
@@ -572,6 +573,24 @@ def test_runs_of_any_stream_are_folded_as_their_single_events(
     tree, other = folded(events, outcome), folded(singles(events), outcome)
     assert_same(tree, other)
     assert [n.revision for n in tree.walk()] == [n.revision for n in other.walk()]
+
+
+def test_a_run_beside_another_open_phase_shares_the_time_with_it() -> None:
+    run = PhasesCompleted(6.0, "x", "root", 0, (2.0, 4.0), (3.0, 6.0), (0, -1), (1, 1))
+    events = [start(0.0, "root"), PhaseStarted(0.0, "other", "root", 1, 1)]
+    tree = folded([*events, run], "succeeded")
+    assert_same(tree, folded([*events, *singles([run])], "succeeded"))
+    assert column(tree, "self_s") == {"root": 0.0, "root > other": 4.5, "root > x": 1.5}
+
+
+def test_what_fell_between_the_phases_of_a_run_may_come_before_it() -> None:
+    run = PhasesCompleted(6.0, "x", "root", 0, (2.0, 4.0), (3.0, 6.0), (0, -1), (1, 1))
+    between = [StepCompleted(3.5, "root", 2), LogMessage(5.0, "info", "text")]
+    tree = folded([start(0.0, "root"), *between, run])
+    true_order = sorted([*between, *singles([run])], key=lambda event: event.time)
+    assert_same(tree, folded([start(0.0, "root"), *true_order]))
+    assert tree.span_columns()["start_s"] == [0.0, 2.0, 4.0]
+    assert column(tree, "self_s") == {"root": 3.0, "root > x": 3.0}
 
 
 def test_only_what_ended_after_the_cancel_was_unwound() -> None:
