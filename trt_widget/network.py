@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
+from trt_widget._plugins import load_plugins
+from trt_widget._timing_cache import load_timing_cache
 from trt_widget.backend import gpus, package_of, use_device
 from trt_widget.errors import (
     BuildCancelled,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from trt_widget.backend import Backend
     from trt_widget.options import BuildOptions, Profile, ShapeRange, Source
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "serialize"]
 
 
 @dataclass
@@ -69,6 +71,10 @@ class _Words:
         """Return the warnings and errors since this object was made."""
         return list(self._read())[self._before :]
 
+    def texts(self) -> list[str]:
+        """Return the texts of the warnings and errors since then."""
+        return [text for _, text in self.since()]
+
     def errors(self) -> list[str]:
         """Return the texts of the errors since then."""
         return diagnosis.errors_in(self.since())
@@ -81,6 +87,8 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     logger: Any,
     progress_monitor: Any = None,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    in_child: bool = False,
 ) -> Prepared:
     """Make builder, network and config.
 
@@ -102,6 +110,8 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
         config has already is handed to ``chain`` and so called too.
     cancelled
         Asked between the steps. Parsing and the caller's own functions cannot be stopped inside.
+    in_child
+        Whether this is the process of ``executor="process"``; some remedies depend on it.
 
     Raises
     ------
@@ -130,10 +140,12 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     step()
     if hasattr(trt, "init_libnvinfer_plugins"):  # a package built without plugins lacks it
         trt.init_libnvinfer_plugins(logger, "")
+    notes += load_plugins(options.plugins, backend)
+    step()
     if source.kind == "callable":
-        prepared = _call_source(source, backend, logger)
+        prepared = _call_source(source, backend, logger, in_child=in_child)
     else:
-        prepared = _parse_source(source, options, backend, logger)
+        prepared = _parse_source(source, options, backend, logger, in_child=in_child)
     step()
     prepared.notes += notes
     network = prepared.network
@@ -142,6 +154,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     config = prepared.config
     step()
     _set_options(config, options, backend, logger)
+    _use_timing_cache(prepared, options, logger)
     for number, profile in enumerate(options.profiles):
         _add_profile(prepared, profile, number, logger)
     if options.configure is not None:
@@ -204,7 +217,7 @@ def _check_device(options: BuildOptions, backend: Backend) -> list[str]:
 # ---- the network --------------------------------------------------------------------------------
 
 
-def _call_source(source: Source, backend: Backend, logger: Any) -> Prepared:
+def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: bool) -> Prepared:
     """Call a callable source; it returns (builder, network) or (builder, network, parser)."""
     trt = backend.module
     result = call_users_code("source", source.value)
@@ -235,13 +248,15 @@ def _call_source(source: Source, backend: Backend, logger: Any) -> Prepared:
             "there."
         )
     if parser is not None and parser.num_errors and not network.num_outputs:
-        raise diagnosis.explain_parse(source, parser)
+        raise diagnosis.explain_parse(source, parser, in_child=in_child)
     return prepared
 
 
-def _parse_source(source: Source, options: BuildOptions, backend: Backend, logger: Any) -> Prepared:
+def _parse_source(
+    source: Source, options: BuildOptions, backend: Backend, logger: Any, *, in_child: bool
+) -> Prepared:
     trt = backend.module
-    data = _serialize(source) if source.kind == "proto" else source.value
+    data = serialize(source) if source.kind == "proto" else source.value
     if source.kind == "path":
         _check_encoding(source)
     words = _Words(logger)
@@ -250,6 +265,9 @@ def _parse_source(source: Source, options: BuildOptions, backend: Backend, logge
         explained = diagnosis.explain_source(bytes_to_examine)
         if explained is not None:
             raise explained
+    refused = diagnosis.check_external(bytes_to_examine, options.external_data)
+    if refused is not None:
+        raise refused
     try:
         builder = trt.Builder(logger)
     except Exception as error:
@@ -264,7 +282,7 @@ def _parse_source(source: Source, options: BuildOptions, backend: Backend, logge
     parser = trt.OnnxParser(network, logger)
     ok = parser.parse_from_file(str(data)) if source.kind == "path" else parser.parse(data)
     if not ok:
-        raise diagnosis.explain_parse(bytes_to_examine, parser, words.since())
+        raise diagnosis.explain_parse(bytes_to_examine, parser, words.since(), in_child=in_child)
     if not (network.num_inputs or network.num_layers or network.num_outputs):
         # Some text, and no bytes at all, parse to an empty network.
         explained = diagnosis.explain_source(bytes_to_examine)
@@ -285,7 +303,14 @@ def _check_encoding(source: Source) -> None:
         ) from error
 
 
-def _serialize(source: Source) -> bytes:
+def serialize(source: Source) -> bytes:
+    """Return the bytes of a source that is a ModelProto.
+
+    Raises
+    ------
+    SourceError
+        It has no bytes: it is larger than 2 GiB, or incomplete.
+    """
     try:
         return bytes(source.value.SerializeToString())
     except Exception as error:
@@ -376,6 +401,15 @@ def _set_options(config: Any, options: BuildOptions, backend: Backend, logger: A
                 raise OptionRejected(
                     f"target: {backend} refused {name!r}.", "Choose another.", words.errors()
                 )
+
+
+def _use_timing_cache(prepared: Prepared, options: BuildOptions, logger: Any) -> None:
+    if options.timing_cache is None:
+        return
+    words = _Words(logger)
+    cache, notes = load_timing_cache(prepared.config, options.timing_cache, words.texts)
+    prepared.keepalive.append(cache)
+    prepared.notes += notes
 
 
 def _attach(progress_monitor: Any, config: Any) -> None:

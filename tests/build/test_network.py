@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from onnx import TensorProto, helper
 from tests import models
 from trt_widget import diagnosis, errors
 from trt_widget import network as network_module
+from trt_widget._timing_cache import save_timing_cache
 from trt_widget.backend import Backend, Gpu, find_backend
 from trt_widget.network import Prepared, prepare
 from trt_widget.options import BuildOptions, check_source
@@ -696,6 +699,154 @@ print(fails(prepared, logger).cause)
             return
         assert "std::bad_alloc" in done.stderr, done.stderr
     pytest.fail(f"never explained: {ends}")
+
+
+# ---- plugins ------------------------------------------------------------------------------------
+
+
+def compile_library(folder: Path, body: str) -> Path:
+    """Make a shared library with the C compiler."""
+    source = folder / "plugin.c"
+    source.write_text(f"#include <stdio.h>\n{body}", encoding="ascii")
+    library = folder / "libplugin.so"
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler is not None, "the tests need a C compiler"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+TALKING = """
+__attribute__((constructor)) static void greet(void)
+{
+    printf("plugin on stdout\\n");
+    fflush(stdout);
+    fprintf(stderr, "plugin on stderr\\n");
+}
+"""
+
+
+def test_a_plugin_library_is_loaded_once(tmp_path: Path) -> None:
+    # In a process of its own, which keeps the library.
+    script = """
+import sys
+from tests import models
+from tests.build.test_network import Logger, build, make
+for _ in range(2):
+    prepared = make(models.mlp(), Logger(), plugins=[sys.argv[1]])
+    print(prepared.notes, flush=True)
+assert build(prepared)
+"""
+    library = compile_library(tmp_path, TALKING)
+    done = subprocess.run(
+        [sys.executable, "-c", script, library],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    first, second, third = done.stdout.splitlines()
+    assert first == "plugin on stdout"
+    assert "libplugin.so was loaded, but it registered no plugin" in second
+    assert third == "[]"
+    assert done.stderr.count("plugin on stderr") == 1
+
+
+def test_the_registry_is_asked_where_the_library_has_an_entry_point(tmp_path: Path) -> None:
+    # TensorRT calls the entry point of the form that it documents; this one has no creators.
+    body = """
+#include <stdint.h>
+void *const *getCreators(int32_t *count) { fprintf(stderr, "asked\\n"); *count = 0; return 0; }
+void setLoggerFinder(void *finder) { (void)finder; }
+"""
+    script = """
+import sys
+from tests import models
+from tests.build.test_network import Logger, build, make
+prepared = make(models.mlp(), Logger(), plugins=sys.argv[1])
+print(prepared.notes)
+assert build(prepared)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, compile_library(tmp_path, body)],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert "asked" in done.stderr
+    assert "it registered no plugin that TensorRT for RTX" in done.stdout
+
+
+def test_a_library_that_cannot_be_loaded(logger: Logger, tmp_path: Path) -> None:
+    text = tmp_path / "libtext.so"
+    text.write_text("not a library", encoding="ascii")
+    with pytest.raises(errors.OptionRejected, match=r"libtext\.so cannot be loaded: .*too short"):
+        make(models.mlp(), logger, plugins=text)
+    text.write_text("not a library" * 100, encoding="ascii")
+    with pytest.raises(errors.OptionRejected, match=r"cannot be loaded: .*invalid ELF header"):
+        make(models.mlp(), logger, plugins=text)
+    # The loader would end this process with SIGBUS.
+    whole = compile_library(tmp_path, TALKING).read_bytes()
+    for size in (100, 2000, len(whole) // 2):
+        (tmp_path / "libcut.so").write_bytes(whole[:size])
+        with pytest.raises(errors.OptionRejected, match=r"libcut\.so is truncated"):
+            make(models.mlp(), logger, plugins=tmp_path / "libcut.so")
+    missing = compile_library(
+        tmp_path, "int nowhere(void); __attribute__((constructor)) void f(void) { nowhere(); }"
+    )
+    with pytest.raises(errors.OptionRejected, match="undefined symbol: nowhere"):
+        make(models.mlp(), logger, plugins=missing)
+
+
+def test_a_missing_plugin_is_explained_for_the_process(logger: Logger) -> None:
+    checked = BuildOptions.from_kwargs({"backend": "tensorrt_rtx"})
+    source = check_source(models.unknown_operators(), checked)
+    for in_child in (True, False):
+        with pytest.raises(errors.ParseFailed) as caught:
+            prepare(source, checked, checked.backend, logger, in_child=in_child)
+        assert "plugins=[path]" in caught.value.remedy
+        assert ('executor="thread"' in caught.value.remedy) is in_child
+
+
+# ---- weights in other files ---------------------------------------------------------------------
+
+
+def test_weights_outside_of_the_models_folder(logger: Logger, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    path = models.save_external(models.mlp(), tmp_path / "a" / "model.onnx", "weights.bin")
+    (tmp_path / "a" / "weights.bin").rename(tmp_path / "b" / "weights.bin")
+    (tmp_path / "a" / "weights.bin").symlink_to(tmp_path / "b" / "weights.bin")
+    with pytest.raises(errors.SourceError, match=r"weights\.bin"):
+        make(path, logger)
+    assert logger.serious() == []  # TensorRT was not asked
+    assert build(make(path, logger, external_data=tmp_path / "b"))
+
+
+# ---- the timing cache ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops:DeprecationWarning")
+def test_a_timing_cache_goes_into_the_config_and_to_its_file(
+    logger: Logger, tmp_path: Path
+) -> None:
+    # With RTX, whose timing cache stays empty; so the check that refuses it there is left out, and
+    # what is shown is the order of the calls, not that anything is measured.
+    path = tmp_path / "tactics.cache"
+    made = BuildOptions.from_kwargs({"backend": "tensorrt_rtx"})
+    made = dataclasses.replace(made, timing_cache=path)
+    prepared = prepare(check_source(models.mlp()), made, made.backend, logger)
+    assert prepared.notes == []
+    assert prepared.keepalive
+    assert isinstance(prepared.keepalive[-1], trt.ITimingCache)
+    assert build(prepared)
+    assert save_timing_cache(prepared.config, path) is None
+    assert path.stat().st_size > 0
+    path.write_bytes(b"garbage")
+    prepared = prepare(check_source(models.mlp()), made, made.backend, logger)
+    (note,) = prepared.notes
+    assert "tactics.cache is damaged" in note
+    assert build(prepared)
 
 
 def test_no_guess_is_sold_as_a_fact(backend: Backend) -> None:
