@@ -28,9 +28,13 @@ OBJECTS = {
     "entry": "ParserError",
     "tensor": "ITensor",
     "ranges": "IOptimizationProfile",
+    "cache": "ITimingCache",
+    "registry": "IPluginRegistry",
 }
 
 FILES = [
+    "_plugins.py",
+    "_timing_cache.py",
     "backend.py",
     "build.py",
     "diagnosis.py",
