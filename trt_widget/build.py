@@ -29,9 +29,18 @@ from trt_widget.errors import (
     BuildError,
     BuildFailed,
     BuildStateError,
+    OptionError,
     check_reason,
 )
-from trt_widget.events import Event, LogMessage, MessagesDropped, StatusChanged, StreamStarted
+from trt_widget.events import (
+    Event,
+    LogMessage,
+    MessagesDropped,
+    NetworkReady,
+    OutputCaptured,
+    StatusChanged,
+    StreamStarted,
+)
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
 from trt_widget.executors.gate import GATE
@@ -55,6 +64,10 @@ __all__ = ["FINAL", "Build", "BuildResult"]
 
 #: Seconds between two drains.
 TICK_S = 0.1
+#: Seconds between two drains that somebody asked for.
+SHORTEST_TICK_S = 0.05
+#: Characters kept of what a build process prints.
+MAX_PRINTED = 256 * 1024
 #: States after which nothing changes any more.
 FINAL = ("succeeded", "cancelled", "failed", "ended")
 _ORDER = {"pending": 0, "running": 1, "cancelling": 2, **dict.fromkeys(FINAL, 3)}
@@ -78,7 +91,8 @@ class BuildResult:
         Seconds from the start of ``running`` to the end.
     ended_by
         ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"``,
-        ``"error"`` or ``"unknown"``.
+        ``"terminated"`` or ``"killed"`` (the child process was ended after the grace),
+        ``"crashed"`` (it ended by itself), ``"error"`` or ``"unknown"``.
     stop_latency_s
         Seconds from the request to cancel to the end, or ``None`` without one.
     reason
@@ -88,13 +102,16 @@ class BuildResult:
     device
         What was built for or on, as far as it is known.
     executor
-        Where the builder ran: ``"thread"`` or ``"attached"``.
+        Where the builder ran: ``"process"`` (a child of this one), ``"thread"`` or ``"attached"``.
     model
         Display name of the source.
     output
         Where the engine was written, or ``None``.
     layers
         Layers of TensorRT's network after parsing, or ``None``.
+    peak_memory_bytes
+        Largest resident memory that was seen of the process that built, in bytes: of the child, or
+        of this whole process where a thread built; ``None`` where it is not known.
     warnings
         TensorRT's warnings.
     notes
@@ -116,6 +133,7 @@ class BuildResult:
     model: str
     output: Path | None
     layers: int | None
+    peak_memory_bytes: int | None
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     error: BuildError | None
@@ -203,6 +221,8 @@ class Build:
         self.tree = PhaseTree()
         #: Guards the tree, the log and the states; held for moments only.
         self.lock = threading.RLock()
+        #: Sentences for people about how it runs; at the end they are among the result's.
+        self.notes: list[str] = []
         #: What a pending build waits for, else ``None``.
         self.waiting_for: str | None = None
         #: Times of the states, in epoch seconds, where they were reached.
@@ -212,6 +232,8 @@ class Build:
         self._engine: Any = None
         self._executor = executor
         self._build_log = BuildLog()
+        self._printed = ""
+        self._facts: dict[str, Any] = {}
         self._origin = clock.perf_counter()
         self._origin_epoch = clock.time()
         self._news: deque[Event] = deque()
@@ -253,10 +275,7 @@ class Build:
             if self._status in FINAL:
                 return self
             if self._executor is None:
-                from trt_widget.executors.thread import ThreadExecutor
-
-                assert self._source is not None  # noqa: S101 - only attach() has no source
-                self._executor = ThreadExecutor(self._source, self.options, self.backend, self.name)
+                self._executor = self._choose_executor()
             # One time zero for both sides, also for a build that never comes to run.
             self._origin = self._executor.reset_origin()
             self._origin_epoch = clock.time()
@@ -272,6 +291,28 @@ class Build:
                 self._give_up_start(error)
                 raise
         return self
+
+    def _choose_executor(self) -> Executor:
+        """Make the executor that the options ask for; ``auto`` is a child process if it can be."""
+        from trt_widget.executors.process import CannotTravelError, ProcessExecutor, pack_functions
+        from trt_widget.executors.thread import ThreadExecutor
+
+        assert self._source is not None  # noqa: S101 - only attach() has no source
+        given = (self._source, self.options, self.backend, self.name)
+        if self.options.executor == "thread":
+            return ThreadExecutor(*given)
+        try:
+            functions = pack_functions(self._source, self.options)
+        except CannotTravelError as error:
+            if self.options.executor == "process":
+                raise OptionError(
+                    f"executor='process' is not possible: {error}.",
+                    remedy="Make TensorRT's objects inside the function instead of using live ones "
+                    "(only what can be pickled travels), or build with executor='thread'.",
+                ) from error
+            self.notes.append(f"Built in a thread of this process: {error}.")
+            return ThreadExecutor(*given)
+        return ProcessExecutor(*given, functions)
 
     def _give_up_start(self, error: BaseException) -> None:
         """End a build whose start broke off; the caller holds the lock."""
@@ -658,8 +699,27 @@ class Build:
 
     @property
     def executor(self) -> str:
-        """Where the builder runs: ``"thread"`` or ``"attached"``."""
-        return self._executor.kind if self._executor is not None else "thread"
+        """Where the builder runs: ``"process"``, ``"thread"`` or ``"attached"``.
+
+        Before the start it is what was asked for, which may be ``"auto"``.
+        """
+        return self._executor.kind if self._executor is not None else self.options.executor
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds that a cancel waits for TensorRT before the child process is ended."""
+        return self.options.grace
+
+    @property
+    def can_cancel_blocker(self) -> bool:
+        """Whether the build that this one waits for is one of this process."""
+        executor = self._executor
+        return executor is not None and executor.can_cancel_blocker()
+
+    @property
+    def printed(self) -> str:
+        """What the build process printed to its standard output and error; bounded, newest kept."""
+        return self._printed
 
     def call_later(self, delay: float, action: Callable[[], object]) -> None:
         """Call ``action`` on the drain thread in ``delay`` seconds, also after the end."""
@@ -740,9 +800,14 @@ class Build:
 
     def _drain(self) -> None:
         try:
+            last = 0.0
             while not self._ended.is_set():
                 self._wake.wait(TICK_S)
+                early = last + SHORTEST_TICK_S - clock.monotonic()
+                if early > 0.0 and self._executor is not None and self._executor.outcome is None:
+                    clock.sleep(early)
                 self._wake.clear()
+                last = clock.monotonic()
                 self._tick()
             self._tell(self._take_news())
             self._publish()
@@ -790,6 +855,10 @@ class Build:
                 self._build_log.add(event)
             elif isinstance(event, MessagesDropped):
                 self._build_log.dropped += event.count
+            elif isinstance(event, NetworkReady):
+                self._facts.update(layers=event.layers, device=event.device)
+            elif isinstance(event, OutputCaptured):
+                self._printed = (self._printed + event.text)[-MAX_PRINTED:]
 
     def _take_news(self) -> list[Event]:
         news = []
@@ -833,6 +902,7 @@ class Build:
         self._engine = outcome.engine
         warnings = [m.message for m in self._build_log.serious if m.severity == "warning"]
         ended = self._origin + outcome.time
+        facts = {**self._facts, **outcome.facts}
         self._result = BuildResult(
             status=outcome.status,
             engine_bytes=None if outcome.engine is None else _size(outcome.engine),
@@ -844,13 +914,14 @@ class Build:
             reason=reason if requested or outcome.status == "cancelled" else None,
             backend=self.backend.name,
             version=self.backend.version,
-            device=outcome.facts.get("device"),
+            device=facts.get("device"),
             executor=self.executor,
             model=self.name,
             output=self.options.output if outcome.status == "succeeded" else None,
-            layers=outcome.facts.get("layers"),
+            layers=facts.get("layers"),
+            peak_memory_bytes=self._executor.peak_memory_bytes if self._executor else None,
             warnings=tuple(warnings),
-            notes=outcome.notes,
+            notes=(*self.notes, *outcome.notes),
             error=error,
         )
         self._advance(outcome.status, self._result.reason, error.cause if error else None)

@@ -41,6 +41,7 @@ __all__ = [
     "EventError",
     "LogMessage",
     "MessagesDropped",
+    "NetworkReady",
     "OutputCaptured",
     "PhaseFinished",
     "PhaseStarted",
@@ -244,6 +245,24 @@ class PhasesCollapsed(_Plain):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class NetworkReady(_Plain):
+    """The model is parsed and the builder is about to run.
+
+    Attributes
+    ----------
+    layers
+        Number of layers of TensorRT's network.
+    device
+        What is built on.
+    """
+
+    kind: ClassVar[str] = "network"
+    time: float
+    layers: int
+    device: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class CancelDelivered(_Plain):
     """``step_complete`` answered False for the first time: TensorRT knows of the cancel."""
 
@@ -338,6 +357,7 @@ Event = Union[  # noqa: UP007 - evaluated at run time, many names are clearer as
     PhaseFinished,
     PhasesCompleted,
     PhasesCollapsed,
+    NetworkReady,
     CancelDelivered,
     LogMessage,
     MessagesDropped,
@@ -355,6 +375,7 @@ _TYPES: dict[str, type[Any]] = {
         PhaseFinished,
         PhasesCompleted,
         PhasesCollapsed,
+        NetworkReady,
         CancelDelivered,
         LogMessage,
         MessagesDropped,

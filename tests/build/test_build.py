@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import signal
@@ -21,8 +22,8 @@ import pytest
 import tensorrt_rtx as trt
 
 from tests import models
+from trt_widget import Build as AnyBuild
 from trt_widget import (
-    Build,
     BuildCancelled,
     BuildError,
     BuildFailed,
@@ -40,6 +41,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trt_widget.events import Event
+
+#: Where the builds of a test run, unless it says otherwise: every test runs with both.
+EXECUTORS = ("thread", "process")
+_chosen = EXECUTORS[0]
+
+
+class Build(AnyBuild):
+    """A build by the executor that the test runs with."""
+
+    def __init__(self, source: Any, **options: Any) -> None:
+        options.setdefault("executor", _chosen)
+        super().__init__(source, **options)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("executors")
+    chosen = marker.args if marker is not None else EXECUTORS
+    metafunc.parametrize("executor", chosen, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def executor(request: pytest.FixtureRequest) -> str:
+    global _chosen  # noqa: PLW0603 - read by the class above
+    _chosen = request.param
+    return _chosen
+
 
 #: Long enough to be cancelled, short enough for a test: about 0.3 s of callbacks, then silence.
 DENSENET = models.light_model("densenet121")
@@ -92,7 +119,9 @@ def assert_sound(build: Build) -> None:
 # ------------------------------------------------------------------ success
 
 
-def test_a_real_model_is_built_and_everything_is_known_about_it(tmp_path: Path) -> None:
+def test_a_real_model_is_built_and_everything_is_known_about_it(
+    executor: str, tmp_path: Path
+) -> None:
     output = tmp_path / "resnet50.engine"
     build = Build(models.light_model("resnet50"), output=output)
     batches: list[list[Event]] = []
@@ -114,7 +143,8 @@ def test_a_real_model_is_built_and_everything_is_known_about_it(tmp_path: Path) 
     assert result.engine_bytes == len(engine) == output.stat().st_size > 100_000
     assert (result.backend, result.version) == ("tensorrt_rtx", trt.__version__)
     assert result.output == output
-    assert result.executor == "thread"
+    assert result.executor == build.executor == executor
+    assert result.peak_memory_bytes > 10_000_000
     assert result.layers > 100
     assert result.stop_latency_s is result.error is None
 
@@ -186,16 +216,20 @@ def test_external_weights_beside_the_model_are_found(tmp_path: Path) -> None:
     assert len(Build(path).start().wait()) > 1000
 
 
-def test_profiles_flags_level_workspace_target_and_configure_reach_tensorrt() -> None:
-    seen: dict[str, Any] = {}
+def test_profiles_flags_level_workspace_target_and_configure_reach_tensorrt(
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "seen.json"  # written, since a child's variables stay in the child
 
     def configure(builder: Any, network: Any, config: Any) -> None:
+        seen: dict[str, Any] = {}
         seen["types"] = (type(builder).__name__, type(network).__name__)
         seen["profiles"] = config.num_optimization_profiles
         seen["level"] = config.builder_optimization_level
         seen["workspace"] = config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE)
         seen["flag"] = config.get_flag(trt.BuilderFlag.DISABLE_TIMING_CACHE)
         seen["targets"] = config.num_compute_capabilities
+        told.write_text(json.dumps(seen))
 
     build = Build(
         models.dynamic(),
@@ -207,8 +241,8 @@ def test_profiles_flags_level_workspace_target_and_configure_reach_tensorrt() ->
         configure=configure,
     )
     assert len(build.start().wait()) > 1000
-    assert seen == {
-        "types": ("Builder", "INetworkDefinition"),
+    assert json.loads(told.read_text()) == {
+        "types": ["Builder", "INetworkDefinition"],
         "profiles": 2,
         "level": 2,
         "workspace": 1 << 28,
@@ -217,32 +251,25 @@ def test_profiles_flags_level_workspace_target_and_configure_reach_tensorrt() ->
     }
 
 
-def test_a_config_callable_makes_the_config_and_its_monitor_is_called_too() -> None:
-    class Counter(trt.IProgressMonitor):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls = 0
-
-        def phase_start(self, *_: Any) -> None:
-            self.calls += 1
-
-        def phase_finish(self, *_: Any) -> None:
-            self.calls += 1
-
-        def step_complete(self, *_: Any) -> bool:
-            self.calls += 1
-            return True
-
-    counter = Counter()
+def test_a_config_callable_makes_the_config_and_its_monitor_is_called_too(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
 
     def config(builder: Any, _network: Any) -> Any:
+        class Counter(trt.IProgressMonitor):  # type: ignore[misc]
+            def note(self, *_: Any) -> bool:
+                with calls.open("a") as file:
+                    file.write("x")
+                return True
+
+            phase_start = phase_finish = step_complete = note
+
         made = builder.create_builder_config()
-        made.progress_monitor = counter
+        made.progress_monitor = Counter()
         return made
 
     build = Build(models.mlp(), config=config).start()
     build.wait()
-    assert counter.calls > build.timings["steps"].sum()
+    assert calls.stat().st_size > build.timings["steps"].sum()
 
 
 def test_messages_are_forwarded_to_logging(caplog: pytest.LogCaptureFixture) -> None:
@@ -266,7 +293,10 @@ def test_timings_are_right_while_it_runs() -> None:
 
 
 class CancelAt:
-    """A chained monitor that asks for a cancel inside one callback, which it counts to."""
+    """A chained monitor that asks for a cancel inside one callback, which it counts to.
+
+    It needs the build at hand, and so a thread; the child's own monitor is the same.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -301,11 +331,12 @@ def build_cancelled_at(index: int) -> tuple[Build, CancelAt]:
     def configure(_builder: Any, _network: Any, config: Any) -> None:
         config.progress_monitor = at.make()
 
-    at.build = Build(models.mlp(), configure=configure)
+    at.build = Build(models.mlp(), configure=configure, executor="thread")
     at.build.start().wait_ended()
     return at.build, at
 
 
+@pytest.mark.executors("thread")
 def test_cancel_at_every_callback_of_a_small_network() -> None:
     whole, at = build_cancelled_at(-1)
     assert whole.status == "succeeded"
@@ -424,20 +455,18 @@ def test_a_subscriber_that_blocks_does_not_hold_up_the_deadline() -> None:
 
 
 def test_a_cancel_by_the_users_own_monitor_is_a_cancel() -> None:
-    class No(trt.IProgressMonitor):  # type: ignore[misc]
-        def phase_start(self, *_: Any) -> None:
-            pass
-
-        def phase_finish(self, *_: Any) -> None:
-            pass
-
-        def step_complete(self, *_: Any) -> bool:
-            return False
-
-    monitor = No()
-
     def configure(_builder: Any, _network: Any, config: Any) -> None:
-        config.progress_monitor = monitor
+        class No(trt.IProgressMonitor):  # type: ignore[misc]
+            def phase_start(self, *_: Any) -> None:
+                pass
+
+            def phase_finish(self, *_: Any) -> None:
+                pass
+
+            def step_complete(self, *_: Any) -> bool:
+                return False
+
+        config.progress_monitor = No()
 
     build = Build(models.mlp(), configure=configure).start()
     with pytest.raises(BuildCancelled) as caught:
@@ -538,6 +567,7 @@ def test_waiting_for_what_was_not_started_and_starting_twice() -> None:
         build.start()
 
 
+@pytest.mark.executors("thread")
 def test_the_interpreters_switch_interval_is_given_back() -> None:
     before = sys.getswitchinterval()
     build = Build(DENSENET).start()
@@ -622,16 +652,20 @@ def test_a_configure_of_another_signature_is_told_the_right_one() -> None:
         build.save("x.engine")
 
 
-def test_an_exception_in_configure_is_the_users(tmp_path: Path) -> None:
+def test_an_exception_in_configure_is_the_users(executor: str, tmp_path: Path) -> None:
     def configure(_builder: Any, _network: Any, _config: Any) -> None:
         raise ZeroDivisionError("mine")
 
     build = Build(models.mlp(), configure=configure, output=tmp_path / "x.engine").start()
     with pytest.raises(BuildFailed, match="mine") as caught:
         build.wait()
-    cause = caught.value.__cause__
-    assert isinstance(cause, ZeroDivisionError)
-    assert cause.__traceback__.tb_frame.f_code.co_name == "configure"
+    assert caught.value.exception_type == "builtins.ZeroDivisionError"
+    assert 'raise ZeroDivisionError("mine")' in str(caught.value)
+    assert "worker.py" not in str(caught.value)
+    if executor == "thread":  # from a child it comes as text
+        cause = caught.value.__cause__
+        assert isinstance(cause, ZeroDivisionError)
+        assert cause.__traceback__.tb_frame.f_code.co_name == "configure"
     assert not list(tmp_path.iterdir())
 
 
@@ -724,6 +758,7 @@ def test_a_filter_of_the_log_that_raises_does_not_end_the_build() -> None:
             logger.removeFilter(bad)
 
 
+@pytest.mark.executors("thread")
 def test_what_a_build_calls_itself_cannot_wait_for_it() -> None:
     caught: list[BuildStateError] = []
 
@@ -733,7 +768,8 @@ def test_what_a_build_calls_itself_cannot_wait_for_it() -> None:
         except BuildStateError as error:
             caught.append(error)
 
-    build = Build(models.mlp(), configure=wait)
+    # (A build itself cannot travel, and a child could not wait for it either.)
+    build = Build(models.mlp(), configure=wait, executor="thread")
     stop = build.subscribe(lambda _events: (stop(), wait()))
     assert build.start().wait(20)
     assert len(caught) == 2
@@ -858,6 +894,7 @@ def parsed(made: onnx.ModelProto) -> tuple[Any, Any, Any, Any]:
     return builder, network, builder.create_builder_config(), parser
 
 
+@pytest.mark.executors("thread")
 def test_an_attached_build_succeeds() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     with Build.attach(config, name="mine") as build:
@@ -872,6 +909,7 @@ def test_an_attached_build_succeeds() -> None:
     assert set(build.timings["status"]) == {"done"}
 
 
+@pytest.mark.executors("thread")
 def test_without_finish_the_outcome_is_not_known() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     with Build.attach(config) as build:
@@ -882,6 +920,7 @@ def test_without_finish_the_outcome_is_not_known() -> None:
     assert build.wait() is None
 
 
+@pytest.mark.executors("thread")
 def test_an_attached_build_is_cancelled_and_fails_like_any_other() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     with Build.attach(config) as build:
@@ -902,6 +941,7 @@ def test_an_attached_build_is_cancelled_and_fails_like_any_other() -> None:
     assert broken.status == "failed"
 
 
+@pytest.mark.executors("thread")
 def test_a_config_can_be_used_again_after_a_cancel() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     own = ProgressMonitor("tensorrt_rtx")
@@ -917,7 +957,8 @@ def test_a_config_can_be_used_again_after_a_cancel() -> None:
             build.finish(builder.build_serialized_network(network, config))
         assert build.status == "succeeded"
     # The same where a config= of the caller's gives one config to several builds.
-    kept = {"source": lambda: (builder, network), "config": lambda *_: config}
+    kept: dict[str, Any] = {"source": lambda: (builder, network), "config": lambda *_: config}
+    kept["executor"] = "thread"
     stopped = Build(**kept)
     stopped.subscribe(lambda _events: None)
     own.request_cancel()  # the caller's own monitor stops this one
@@ -929,6 +970,7 @@ def test_a_config_can_be_used_again_after_a_cancel() -> None:
     assert config.progress_monitor is None
 
 
+@pytest.mark.executors("thread")
 def test_an_attached_build_that_was_cancelled_before_is_not_entered() -> None:
     _builder, _network, config, _parser = parsed(models.mlp())
     build = Build.attach(config)
@@ -937,6 +979,7 @@ def test_an_attached_build_that_was_cancelled_before_is_not_entered() -> None:
         pytest.fail("the user's builder must not run")
 
 
+@pytest.mark.executors("thread")
 def test_an_engine_that_comes_after_the_end_is_given_back() -> None:
     _builder, _network, config, _parser = parsed(models.mlp())
     with Build.attach(config) as build:
@@ -958,6 +1001,7 @@ def test_ctrl_c_in_an_attached_build_is_a_cancel_from_any_phase() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.executors("thread")
 def test_attach_keeps_the_monitor_that_is_there_and_refuses_what_is_no_config() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     own = ProgressMonitor("tensorrt_rtx")
@@ -984,6 +1028,7 @@ def test_other_builds_wait_for_an_attached_one() -> None:
     assert other.wait()
 
 
+@pytest.mark.executors("thread")
 def test_the_monitor_alone_in_anybodys_code() -> None:
     builder, network, config, _parser = parsed(models.mlp())
     monitor = ProgressMonitor(backend=trt)
@@ -1028,24 +1073,29 @@ def test_polygraphy_builds_with_our_monitor() -> None:
 # ------------------------------------------------------------------ processes
 
 
-def test_leaving_the_interpreter_ends_a_running_build_cleanly() -> None:
+def test_leaving_the_interpreter_ends_a_running_build_cleanly(executor: str) -> None:
     script = textwrap.dedent(
         """
-        import time
+        import sys, time
         from tests import models
         from trt_widget import Build
-        build = Build(models.light_model("densenet121")).start()
+        build = Build(models.light_model("densenet121"), executor=sys.argv[1]).start()
         while len(build.timings) < 2:
             time.sleep(0.01)
         print("leaving", flush=True)
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, executor],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
 
 
+@pytest.mark.executors("thread")
 def test_leaving_the_interpreter_does_not_wait_for_the_users_own_build() -> None:
     script = "from trt_widget import Build; Build.attach(backend='tensorrt_rtx').start()"
     begun = time.monotonic()
@@ -1055,13 +1105,13 @@ def test_leaving_the_interpreter_does_not_wait_for_the_users_own_build() -> None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_starts_afresh() -> None:
+def test_a_forked_child_starts_afresh(executor: str) -> None:
     script = textwrap.dedent(
         """
         import os, sys, time
         from tests import models
         from trt_widget import Build, BuildCancelled, BuildFailed
-        build = Build(models.light_model("densenet121")).start()
+        build = Build(models.light_model("densenet121"), executor=sys.argv[1]).start()
         while build.status != "running":
             time.sleep(0.01)
         child = os.fork()
@@ -1081,7 +1131,11 @@ def test_a_forked_child_starts_afresh() -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, executor],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (
         0,
@@ -1090,13 +1144,13 @@ def test_a_forked_child_starts_afresh() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill cannot send SIGINT on Windows")
-def test_ctrl_c_in_a_plain_script_cancels_and_prints_nothing_of_ours() -> None:
+def test_ctrl_c_in_a_plain_script_cancels_and_prints_nothing_of_ours(executor: str) -> None:
     script = textwrap.dedent(
         """
-        import os, signal, threading
+        import os, signal, sys, threading
         from tests import models
         from trt_widget import Build, BuildCancelled
-        build = Build(models.light_model("densenet121")).start()
+        build = Build(models.light_model("densenet121"), executor=sys.argv[1]).start()
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             build.wait()
@@ -1105,6 +1159,10 @@ def test_ctrl_c_in_a_plain_script_cancels_and_prints_nothing_of_ours() -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script, executor],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupt\n", "")

@@ -34,7 +34,8 @@ class Outcome:
         Why it failed.
     ended_by
         ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"`` (stopped
-        before TensorRT's builder ran), ``"error"`` or ``"unknown"``.
+        before TensorRT's builder ran), ``"terminated"``, ``"killed"``, ``"crashed"``, ``"error"``
+        or ``"unknown"``.
     reason
         Reason of a cancel where the build did not ask for it itself.
     time
@@ -98,6 +99,13 @@ class Executor(Protocol):
     @property
     def cancel_reason(self) -> str | None:
         """Reason of the first request to cancel, wherever it came from, or ``None``."""
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The largest resident memory that was seen of the process that builds, in bytes."""
+
+    def can_cancel_blocker(self) -> bool:
+        """Whether this build waits for another of this process."""
 
     def cancel_blocker(self) -> None:
         """Ask the build that this one waits for to stop, if there is one."""

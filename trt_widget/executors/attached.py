@@ -123,6 +123,15 @@ class AttachedExecutor:
         reason: str | None = self.monitor.cancel_reason
         return reason
 
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Not known: the user's code decides what runs in this process."""
+        return None
+
+    def can_cancel_blocker(self) -> bool:
+        """Say no: it waits for nobody."""
+        return False
+
     def cancel_blocker(self) -> None:
         """Do nothing: it waits for nobody."""
 

@@ -6,25 +6,20 @@ build in a thread can be stopped at a callback only.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trt_widget import diagnosis
-from trt_widget._files import save_atomically
-from trt_widget.backend import gpus
-from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, SaveError, SourceError
-from trt_widget.executors import Outcome
+from trt_widget._memory import MemoryWatch
+from trt_widget.errors import BuildFailed
 from trt_widget.executors.gate import GATE, Ticket
-from trt_widget.logger import make_logger
-from trt_widget.monitor import ProgressMonitor
-from trt_widget.network import prepare
+from trt_widget.executors.worker import Worker, failed
 
 if TYPE_CHECKING:
     from trt_widget.backend import Backend
     from trt_widget.events import Event
-    from trt_widget.executors import Hooks
+    from trt_widget.executors import Hooks, Outcome
     from trt_widget.options import BuildOptions, Source
 
 __all__ = ["ThreadExecutor"]
@@ -85,8 +80,8 @@ class ThreadExecutor:
         self._label = label
         self._outcome: Outcome | None = None
         self._wake = threading.Event()
-        self._monitor = ProgressMonitor(backend)
-        self._logger = make_logger(backend, origin=self._monitor.origin)
+        self._worker = Worker(options, backend, label)
+        self._memory = MemoryWatch(os.getpid())
         self._thread = threading.Thread(
             target=self._run, name=f"trt_widget build {label}"[:60], daemon=True
         )
@@ -107,24 +102,31 @@ class ThreadExecutor:
 
     def reset_origin(self) -> float:
         """Make now the time zero of the events."""
-        self._logger.origin = self._monitor.reset_origin()
-        return self._monitor.origin
+        return self._worker.set_origin()
 
     def drain(self) -> list[Event]:
         """Take what was recorded since the last call, ordered by time."""
-        events = [*self._monitor.drain(), *self._logger.drain()]
-        events.sort(key=lambda event: event.time)
-        return events
+        self._memory.sample()
+        return self._worker.drain()
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The kernel's own memory: it cannot be told apart what of it the build uses."""
+        return self._memory.peak_bytes
 
     def request_cancel(self, reason: str) -> None:
         """Set the flag that the next ``step_complete`` reads."""
-        self._monitor.request_cancel(reason)
+        self._worker.monitor.request_cancel(reason)
         self._wake.set()
 
     @property
     def cancel_reason(self) -> str | None:
         """Reason of the first request to cancel, or ``None``."""
-        return self._monitor.cancel_reason
+        return self._worker.monitor.cancel_reason
+
+    def can_cancel_blocker(self) -> bool:
+        """Whether it waits for another build of this process."""
+        return bool(GATE.ahead(self._ticket))
 
     def cancel_blocker(self) -> None:
         """Ask the build whose turn it is to stop."""
@@ -151,27 +153,13 @@ class ThreadExecutor:
             outcome = self._wait_for_turn()
             if outcome is None:
                 with _quick_turns:
-                    outcome = self._build()
-        except BuildCancelled:
-            outcome = self._cancelled("before build")
-        except BuildError as error:
-            outcome = self._failed(error)
-        except UnicodeDecodeError as error:
-            # Names in a model need not be UTF-8; the bindings cannot hand such a name over.
-            unreadable = SourceError(
-                f"{self._label} has a name (of a node, operator or tensor) that is not UTF-8 text: "
-                f"{error}.",
-                "Export the model again with other names.",
-            )
-            unreadable.__cause__ = error
-            outcome = self._failed(unreadable)
+                    outcome = self._worker.run(lambda: self._source)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
             failure = BuildFailed(
                 f"The build broke off with {type(error).__name__}: {error}",
                 remedy="This is not a message of TensorRT; please report it with its traceback.",
             )
-            failure.__cause__ = error
-            outcome = self._failed(failure)
+            outcome = failed(failure, self._worker.now())
         finally:
             GATE.leave(self._ticket)
         self._outcome = outcome
@@ -179,7 +167,7 @@ class ThreadExecutor:
 
     def _wait_for_turn(self) -> Outcome | None:
         shown = None
-        while not self._monitor.cancel_requested:
+        while not self._worker.monitor.cancel_requested:
             if self._ticket.my_turn:
                 self._hooks.running()
                 return None
@@ -189,62 +177,4 @@ class ThreadExecutor:
                 self._hooks.waiting(shown)
             self._wake.wait(0.5)
             self._wake.clear()
-        return self._cancelled("before build")
-
-    def _build(self) -> Outcome:
-        monitor = self._monitor
-
-        def cancelled() -> bool:
-            return monitor.cancel_requested
-
-        prepared = prepare(
-            self._source, self._options, self._backend, self._logger, monitor, cancelled
-        )
-        facts = {"layers": prepared.network.num_layers, "device": self._device()}
-        if cancelled():
-            return self._cancelled("before build", facts)
-        try:
-            serialized = prepared.builder.build_serialized_network(
-                prepared.network, prepared.config
-            )
-        finally:
-            # A config of the caller's may be used again, and a monitor is for one build.
-            prepared.config.progress_monitor = prepared.previous_monitor
-        time = perf_counter() - monitor.origin
-        notes = [*prepared.notes, *monitor.other_errors()]
-        if serialized is None:
-            messages = self._logger.serious()
-            if monitor.answered_false or diagnosis.was_cancelled(messages):
-                return self._cancelled("step", facts, time)
-            raise diagnosis.explain_failure(self._backend, messages, prepared)
-        engine = memoryview(serialized)
-        if cancelled():
-            notes.append("The engine was finished before TensorRT could notice the cancel.")
-        if self._options.output is not None:
-            try:
-                save_atomically(engine, self._options.output)
-            except SaveError as error:
-                return Outcome("failed", engine, error, "error", None, time, tuple(notes), facts)
-        return Outcome("succeeded", engine, None, "completed", None, time, tuple(notes), facts)
-
-    def _device(self) -> str:
-        """Name what is built on; ``prepare`` has checked that the GPU is there."""
-        index = self._options.device
-        return self._backend.device_name if index is None else gpus()[index].name
-
-    def _cancelled(
-        self, ended_by: str, facts: dict[str, Any] | None = None, time: float | None = None
-    ) -> Outcome:
-        return Outcome(
-            "cancelled",
-            ended_by=ended_by,
-            reason=self._monitor.cancel_reason or "monitor",
-            time=perf_counter() - self._monitor.origin if time is None else time,
-            facts=facts or {},
-        )
-
-    def _failed(self, error: BuildError) -> Outcome:
-        time = perf_counter() - self._monitor.origin
-        # Its frames would keep the network and its weights for as long as the error is kept.
-        error.__traceback__ = None
-        return Outcome("failed", error=error, ended_by="error", time=time)
+        return self._worker.cancelled("before build")

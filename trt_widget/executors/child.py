@@ -1,0 +1,291 @@
+"""The child process that builds; :mod:`trt_widget.executors.process` starts it.
+
+Its threads: the main thread listens to the kernel, so that it can always hear a cancel; one thread
+builds; one sends events, about ten times a second; one watches whether the kernel still lives.
+
+Descriptors: what was standard input carries the request and then cancels, what was standard output
+carries the events. Both are moved out of the way before anything else runs, so that whatever
+TensorRT, a plugin or the user's code prints goes where standard error goes: to the kernel too, on
+its own pipe, and never into the events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time as clock
+from typing import TYPE_CHECKING, Any
+
+from trt_widget import errors
+from trt_widget._memory import peak_memory
+from trt_widget.events import BuildEnded, Event, StreamStarted, to_json
+from trt_widget.executors.worker import Worker, failed
+
+if TYPE_CHECKING:
+    import io
+
+    from trt_widget.executors import Outcome
+    from trt_widget.options import Source
+
+__all__ = ["main"]
+
+#: Seconds between two batches of events.
+TICK_S = 0.1
+#: Seconds between two looks at whether the kernel still lives, where the system cannot say so.
+WATCH_S = 0.5
+_PIECE = 64 * 1024 * 1024
+#: The request's clock is ours if it is no further away than this, in seconds.
+_SAME_CLOCK_S = 300.0
+
+
+def main(parent: int) -> None:
+    """Build what the kernel asks for, tell it everything, and end this process.
+
+    Parameters
+    ----------
+    parent
+        Process id of the kernel.
+    """
+    control, events = _take_descriptors()
+    _end_with(parent)
+    # Where a crash happened, on the pipe of what is printed.
+    faulthandler.enable(all_threads=False)
+    # The kernel's Interrupt does not reach this session; nobody else's should end a build either.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child = _Child(control, events)
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGTERM, child.on_terminate)
+    threading.Thread(
+        target=_watch, args=(parent,), name="trt_widget parent watch", daemon=True
+    ).start()
+    child.listen()
+
+
+def _take_descriptors() -> tuple[io.BufferedReader, int]:
+    """Move the protocol's descriptors away from 0 and 1; give the one and the other."""
+    control = os.fdopen(os.dup(0), "rb")
+    events = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(events, os.O_BINARY)
+        msvcrt.setmode(control.fileno(), os.O_BINARY)
+    return control, events
+
+
+class _Child:
+    """One build in this process."""
+
+    def __init__(self, control: io.BufferedReader, events: int) -> None:
+        self._control = control
+        self._descriptor = events
+        self._wake = threading.Event()
+        self._outcome: Outcome | None = None
+        self._engine: tuple[str | None, int | None] = (None, None)
+        self._terminated = False
+
+    # ------------------------------------------------------------------ the main thread
+
+    def listen(self) -> None:
+        """Take the request, start the threads, and listen until the kernel closes or dies."""
+        request: dict[str, Any] = pickle.load(self._control)  # noqa: S301 - from our own parent
+        options = request["options"]
+        self._request = request
+        worker = Worker(options, options.backend, request["label"], in_child=True)
+        now = clock.perf_counter()
+        if 0.0 <= now - request["origin"] < _SAME_CLOCK_S:
+            worker.set_origin(request["origin"])
+        else:  # a system where every process has its own zero
+            worker.set_origin(now - max(0.0, clock.time() - request["origin_epoch"]))
+        self._worker = worker
+        backend = options.backend
+        self._send([StreamStarted(worker.now(), request["label"], backend.name, backend.version)])
+        threading.Thread(target=self._build, name="trt_widget build", daemon=True).start()
+        threading.Thread(target=self._pump, name="trt_widget events", daemon=True).start()
+        for line in self._control:
+            with contextlib.suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict) and message.get("request") == "cancel":
+                    worker.monitor.request_cancel(str(message.get("reason", "user")))
+        # End of file: the kernel has closed its end, or is gone. Nobody could take the engine.
+        end_now()
+
+    def on_terminate(self, *_: object) -> None:
+        """SIGTERM: send what is there, and end."""
+        self._terminated = True
+        self._wake.set()
+
+    # ------------------------------------------------------------------ the thread that builds
+
+    def _build(self) -> None:
+        outcome = self._worker.run(self._source)
+        if outcome.engine is not None:
+            outcome = self._store(outcome)
+        self._outcome = outcome
+        self._wake.set()
+
+    def _source(self) -> Source:
+        """Recreate the functions that were sent along, and give the source."""
+        source, packed = self._request["source"], self._request["functions"]
+        if packed is None:
+            return source  # type: ignore[no-any-return]  # what the kernel has put there
+        # From here on the user's folders count, as they do in the kernel.
+        sys.path[:] = self._request["sys_path"]
+        try:
+            functions = pickle.loads(packed)  # noqa: S301 - from our own parent
+        except Exception as error:
+            failure = errors.BuildFailed(
+                "The functions of this build could not be recreated in the build process: "
+                f"{type(error).__name__}: {error}",
+                "Make their module importable (an installed package, or a file in a folder of "
+                "sys.path), call cloudpickle.register_pickle_by_value(module), or build with "
+                "executor='thread'.",
+            )
+            raise failure from error
+        import dataclasses
+
+        self._worker.set_functions(functions)
+        if "source" in functions:
+            source = dataclasses.replace(source, value=functions["source"])
+        return source  # type: ignore[no-any-return]  # as above
+
+    def _store(self, outcome: Outcome) -> Outcome:
+        """Put the engine where the kernel finds it: at ``output``, else in the kernel's file."""
+        import dataclasses
+
+        size = outcome.engine.nbytes
+        output = self._request["options"].output
+        if output is not None and outcome.status == "succeeded":
+            self._engine = (str(output), size)
+            return outcome
+        scratch = self._request["scratch"]
+        try:
+            _write(outcome.engine, scratch)
+        except OSError as error:
+            if outcome.error is not None:  # saving at output= had failed already: say that
+                return dataclasses.replace(outcome, engine=None)
+            failure = errors.SaveError(
+                f"The engine ({size:,} bytes) could not be handed over by a temporary file: "
+                f"{error}.",
+                "Free some space in the folder for temporary files, set TMPDIR to another, or give "
+                "output=.",
+                error=error,
+            )
+            return failed(failure, outcome.time)
+        self._engine = (scratch if isinstance(scratch, str) else None, size)
+        return outcome
+
+    # ------------------------------------------------------------------ the thread that sends
+
+    def _pump(self) -> None:
+        while True:
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+            outcome, terminated = self._outcome, self._terminated
+            batch: list[Event] = self._worker.drain()
+            if outcome is not None:
+                batch.append(self._end(outcome))
+            self._send(batch)
+            if outcome is not None or terminated:
+                for stream in (sys.stdout, sys.stderr):
+                    with contextlib.suppress(Exception):
+                        stream.flush()
+                # Without the interpreter's end: TensorRT's own teardown can take long, or fail.
+                os._exit(0 if outcome is not None else 128 + signal.SIGTERM)
+
+    def _end(self, outcome: Outcome) -> BuildEnded:
+        engine, size = self._engine
+        return BuildEnded(
+            outcome.time,
+            outcome.status,
+            outcome.ended_by,
+            outcome.reason,
+            None if outcome.error is None else errors.to_record(outcome.error),
+            engine if outcome.engine is not None else None,
+            size if outcome.engine is not None else None,
+            peak_memory(),
+            tuple(outcome.notes),
+            outcome.facts,
+        )
+
+    def _send(self, batch: list[Event]) -> None:
+        if not batch:
+            return
+        data = memoryview("".join(f"{to_json(event)}\n" for event in batch).encode("ascii"))
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:  # nobody reads any more
+            end_now()
+
+
+def _write(engine: memoryview, scratch: int | str) -> None:
+    """Write the engine to the kernel's file, given by its descriptor or by its name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+    descriptor = scratch if isinstance(scratch, int) else os.open(scratch, flags, 0o600)
+    try:
+        left = engine.cast("B")
+        while left:
+            # One call takes at most 2 GiB.
+            left = left[os.write(descriptor, left[:_PIECE]) :]
+    finally:
+        os.close(descriptor)
+
+
+# ---- life and death -----------------------------------------------------------------------------
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with(parent: int) -> None:
+    """Have the system end this process with the kernel, where it can; end if it is gone already.
+
+    End of file on the pipe is not enough: processes that the kernel has forked may keep the other
+    end open. Linux sends the signal when the *thread* that started us ends, which waits for us.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if _orphaned(parent):
+        end_now()
+
+
+def _orphaned(parent: int) -> bool:
+    if sys.platform != "win32":
+        return os.getppid() != parent
+    import psutil
+
+    return not psutil.pid_exists(parent)
+
+
+def _watch(parent: int) -> None:
+    """End this process when the kernel is gone."""
+    if sys.platform == "win32":
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(parent).wait()
+    else:
+        while not _orphaned(parent):
+            clock.sleep(WATCH_S)
+    end_now()
+
+
+def end_now() -> None:
+    """End this process and what it has started, at once."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.killpg(0, signal.SIGKILL)  # the session is ours alone
+    os._exit(1)

@@ -1,0 +1,819 @@
+"""The builder in a child process: it can be stopped at any moment, and cannot hurt the kernel.
+
+What travels to the child: the source and the options, and by ``cloudpickle`` the caller's functions
+(a callable source, ``configure=``, ``config=``). What comes back: events as JSON Lines on a pipe of
+their own, what was printed on another, and the engine in a file, which is mapped here and not read.
+
+Threads of one build: the supervisor starts the child, asks it to stop, ends it when the grace is
+over, and gives the outcome; it must outlive the child, since Linux ties the child's life to it. One
+thread hands the request over and then the cancel; one reads the events; one reads what is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time as clock
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trt_widget import diagnosis, errors
+from trt_widget._files import map_file
+from trt_widget._memory import MemoryWatch, memory_limit_bytes, oom_kills
+from trt_widget.errors import BuildError, BuildFailed
+from trt_widget.events import (
+    PROTOCOL_VERSION,
+    BuildEnded,
+    Event,
+    EventError,
+    LogMessage,
+    OutputCaptured,
+    StreamStarted,
+    from_json,
+)
+from trt_widget.executors import Outcome
+from trt_widget.executors.gate import GATE, Ticket
+from trt_widget.executors.lock import DeviceLock, device_key
+from trt_widget.executors.worker import failed
+from trt_widget.phases import PATH_SEPARATOR, PhaseTree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trt_widget.backend import Backend
+    from trt_widget.executors import Hooks
+    from trt_widget.options import BuildOptions, Source
+
+__all__ = ["CannotTravelError", "ProcessExecutor", "pack_functions"]
+
+#: Seconds between being terminated and being killed.
+KILL_AFTER_S = 0.5
+#: Seconds that a child may take to leave after its last word.
+_LEAVE_S = 2.0
+#: Seconds between two looks at the child while nothing happens, and while it is being stopped.
+_LOOK_S = 0.1
+_LOOK_CLOSELY_S = 0.01
+#: Seconds between two looks at whether another process has given the device up.
+_LOCK_S = 0.25
+#: Characters of printed text that wait for one drain, and that a crash's error keeps.
+MAX_PRINTED = 64 * 1024
+#: Events that wait for the drain. Past it the reader stops reading, the pipe fills, and the child
+#: collapses phases to counts: the builder is never held up.
+_MAX_WAITING = 50_000
+_CHUNK = 1 << 16
+
+
+class CannotTravelError(Exception):
+    """Something cannot be sent to another process; the message says what and why."""
+
+
+def pack_functions(source: Source, options: BuildOptions) -> bytes | None:
+    """Pickle the caller's functions, if there are any.
+
+    Returns
+    -------
+    bytes or None
+        A dict of functions by name: ``source``, ``configure``, ``config``.
+
+    Raises
+    ------
+    CannotTravelError
+        One of them holds what cannot be pickled: a live builder, network or config, a lock ...
+    """
+    functions = options.travelling()
+    if source.kind == "callable":
+        functions = {**functions, "source": source.value}
+    if not functions:
+        return None
+    import cloudpickle
+
+    name = ""
+    try:
+        for name, function in functions.items():  # noqa: B007 - the one that fails is named below
+            cloudpickle.dumps(function)
+        packed: bytes = cloudpickle.dumps(functions)
+    except Exception as error:
+        shown = "the source" if name == "source" else f"{name}="
+        msg = f"{shown} cannot be sent to another process ({_reason(error)})"
+        raise CannotTravelError(msg) from error
+    return packed
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).splitlines()[0][:200] if str(error) else ""
+    return text or type(error).__name__
+
+
+class ProcessExecutor:
+    """Runs one build in a child process; see :class:`~trt_widget.executors.Executor`.
+
+    Parameters
+    ----------
+    source, options, backend
+        What to build, how, and with which package; checked already.
+    label
+        What people call the build.
+    functions
+        From :func:`pack_functions`.
+    """
+
+    kind = "process"
+
+    def __init__(
+        self,
+        source: Source,
+        options: BuildOptions,
+        backend: Backend,
+        label: str,
+        functions: bytes | None,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._backend = backend
+        self._label = label
+        self._functions = functions
+        self._origin = clock.perf_counter()
+        self._origin_epoch = clock.time()
+        self._wake = threading.Event()
+        self._outcome: Outcome | None = None
+        self._cancel: tuple[str, float] | None = None
+        self._waiting: deque[Event] = deque()
+        self._printed = _Printed()
+        self._end: BuildEnded | None = None
+        self._hello: StreamStarted | None = None
+        self._bad_lines: list[str] = []
+        self._gone = threading.Event()
+        # A tree of its own tells at any moment in which phase the child is.
+        self._tree = PhaseTree(max_spans=0)
+        self._words: deque[tuple[str, str]] = deque(maxlen=100)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._memory: MemoryWatch | None = None
+        self._peak: int | None = None
+        self._notes: list[str] = []
+        self._lock: DeviceLock | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"trt_widget build {label}"[:60], daemon=True
+        )
+        self._hooks: Hooks
+        self._ticket: Ticket | None = None
+
+    # ------------------------------------------------------------------ the build's side
+
+    def start(self, hooks: Hooks) -> None:
+        """Begin in the background."""
+        self._hooks = hooks
+        if self._options.exclusive is not False:
+            self._ticket = Ticket(self._options.device or 0, self._label, self._wake, hooks.cancel)
+        try:
+            if self._ticket is not None:
+                GATE.queue(self._ticket)
+            self._thread.start()
+        except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
+            self._leave_gate()
+            raise
+
+    def reset_origin(self) -> float:
+        """Make now the time zero of the events."""
+        self._origin, self._origin_epoch = clock.perf_counter(), clock.time()
+        return self._origin
+
+    def drain(self) -> list[Event]:
+        """Take what has arrived since the last call, ordered by time."""
+        events: list[Event] = []
+        for _ in range(len(self._waiting)):
+            events.append(self._waiting.popleft())  # noqa: PERF401 - others append meanwhile
+        printed = self._printed.take()
+        if printed:
+            events.append(OutputCaptured(self._now(), printed))
+        events.sort(key=lambda event: event.time)
+        return events
+
+    def request_cancel(self, reason: str) -> None:
+        """Have the supervisor ask the child, and end it when the grace is over."""
+        if self._cancel is None:
+            self._cancel = (reason, clock.perf_counter())
+        self._wake.set()
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason of the first request to cancel, or ``None``."""
+        cancel = self._cancel
+        return None if cancel is None else cancel[0]
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The largest resident memory of the child that was seen."""
+        watched = self._memory.peak_bytes if self._memory is not None else None
+        return max(watched or 0, self._peak or 0) or None
+
+    def can_cancel_blocker(self) -> bool:
+        """Whether the build that this one waits for is one of this process."""
+        return self._ticket is not None and bool(GATE.ahead(self._ticket))
+
+    def cancel_blocker(self) -> None:
+        """Ask the build whose turn it is to stop, if it is one of this process."""
+        for ticket in GATE.ahead(self._ticket)[:1] if self._ticket is not None else ():
+            ticket.cancel("user")
+
+    def alive(self) -> bool:
+        """Whether the supervisor still runs."""
+        return self._thread.is_alive()
+
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the supervisor."""
+        return thread is self._thread
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome, once there is one."""
+        return self._outcome
+
+    # ------------------------------------------------------------------ the supervisor
+
+    def _run(self) -> None:
+        try:
+            outcome = self._wait_for_turn() or self._build()
+        except BuildError as error:
+            outcome = failed(error, self._now())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            failure = BuildFailed(
+                f"The build broke off with {type(error).__name__}: {error}",
+                remedy="This is not a message of TensorRT; please report it with its traceback.",
+            )
+            outcome = failed(failure, self._now())
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+            self._leave_gate()
+        self._outcome = outcome
+        self._hooks.changed()
+
+    def _leave_gate(self) -> None:
+        if self._ticket is not None:
+            GATE.leave(self._ticket)
+
+    def _now(self) -> float:
+        return clock.perf_counter() - self._origin
+
+    def _wait_for_turn(self) -> Outcome | None:
+        """Wait for the builds of this process, then for those of others; ``None`` is go."""
+        shown = None
+        while self._cancel is None:
+            ahead = GATE.ahead(self._ticket) if self._ticket is not None else []
+            whom: str | None
+            if ahead or (self._ticket is not None and not self._ticket.my_turn):
+                whom = ahead[0].label if ahead else None
+            else:
+                whom = self._take_lock()
+                if whom is None:
+                    self._hooks.running()
+                    return None
+            if whom is not None and whom != shown:
+                shown = whom
+                self._hooks.waiting(shown)
+            self._wake.wait(_LOCK_S)
+            self._wake.clear()
+        return self._cancelled("before build")
+
+    def _take_lock(self) -> str | None:
+        """Take the device for this process; give who has it instead, or ``None``."""
+        if self._lock is None:
+            if self._options.exclusive is False:
+                return None
+            from trt_widget.backend import gpus
+
+            if self._options.exclusive is None and not gpus():
+                return None  # nothing is timed on a device that others could disturb
+            key = device_key(self._backend, self._options.device)
+            self._lock = DeviceLock(key, self._label)
+        if self._lock.try_acquire():
+            if self._lock.note:
+                self._notes.append(self._lock.note)
+            return None
+        return self._lock.holder() or "a build of another process"
+
+    def _build(self) -> Outcome:
+        source = self._travelling_source()
+        kills_before = oom_kills()
+        with _Scratch() as scratch:
+            self._spawn(scratch)
+            process = self._process
+            assert process is not None  # noqa: S101 - _spawn made it or raised
+            threads = [
+                threading.Thread(target=target, name=f"trt_widget {name}", daemon=True)
+                for target, name in (
+                    (lambda: self._feed(source, scratch), "request"),
+                    (self._read_events, "events"),
+                    (self._read_printed, "output"),
+                )
+            ]
+            try:
+                for thread in threads:
+                    thread.start()
+                ended_by = self._supervise(process)
+            finally:
+                code = _end_process(process)
+                self._gone.set()
+                for thread in threads:
+                    if thread.ident is not None:
+                        thread.join(5.0)
+                for pipe in (process.stdin, process.stdout, process.stderr):
+                    _close(pipe)
+                _open_pipes.discard(process)
+            rose = oom_kills()
+            killed = None if None in {rose, kills_before} else rose > kills_before  # type: ignore[operator]  # neither is None
+            return self._conclude(code, ended_by, killed, scratch)
+
+    def _travelling_source(self) -> Source:
+        """Give the source as it is sent: a ModelProto as bytes, a callable without its value."""
+        import dataclasses
+
+        source, self._source = self._source, None  # type: ignore[assignment]  # sent once
+        if source.kind == "proto":
+            from trt_widget.network import serialize
+
+            return dataclasses.replace(source, kind="bytes", value=serialize(source))
+        if source.kind == "callable":
+            return dataclasses.replace(source, value=None)
+        return source
+
+    def _spawn(self, scratch: _Scratch) -> None:
+        if not sys.executable:
+            raise BuildFailed(
+                "There is no Python to start a build process with (sys.executable is empty).",
+                "Build with executor='thread'.",
+            )
+        early, _ = _paths()
+        more: dict[str, Any] = {}
+        if sys.platform == "win32":
+            more["creationflags"] = (
+                subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+            )
+        else:
+            # Its own session: the kernel's Interrupt goes to the kernel's process group.
+            more["start_new_session"] = True
+            more["pass_fds"] = scratch.inherited
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+                [sys.executable, "-I", "-u", "-c", _BOOT, json.dumps(early), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                **more,
+            )
+        except (OSError, ValueError) as error:
+            raise BuildFailed(
+                f"The build process could not be started: {error}.",
+                "Close what else uses memory, processes or files, or build with executor='thread'.",
+            ) from error
+        _open_pipes.add(self._process)
+        self._memory = MemoryWatch(self._process.pid)
+
+    def _supervise(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait for the child's end; give how we brought it about, or ``None``."""
+        terminated = told_end = 0.0
+        ended_by = None
+        memory = self._memory
+        while not _has_ended(process):
+            cancel = self._cancel
+            if self._end is not None:  # it has said everything, and only has to leave
+                told_end = told_end or clock.perf_counter()
+                if clock.perf_counter() - told_end > _LEAVE_S:
+                    _kill(process)
+                clock.sleep(_LOOK_CLOSELY_S)
+            elif cancel is None:
+                self._wake.wait(_LOOK_S)
+                self._wake.clear()
+            else:
+                now = clock.perf_counter()
+                if terminated:
+                    if now - terminated >= KILL_AFTER_S and ended_by != "killed":
+                        ended_by = "killed"
+                        _kill(process)
+                elif now - cancel[1] >= self._options.grace:
+                    ended_by = "terminated"
+                    terminated = now
+                    _terminate(process)
+                clock.sleep(_LOOK_CLOSELY_S)
+            if memory is not None:
+                memory.sample()
+        return ended_by
+
+    def _conclude(
+        self,
+        code: int,
+        ended_by: str | None,
+        oom_killed: bool | None,  # noqa: FBT001 - three states, passed on
+        scratch: _Scratch,
+    ) -> Outcome:
+        end = self._end
+        if self._bad_lines:
+            self._notes.append(
+                f"{len(self._bad_lines)} lines of the build process could not be read; the first: "
+                f"{self._bad_lines[0]}"
+            )
+        if end is not None:
+            return self._finished(end, scratch)
+        if self._cancel is not None:
+            if ended_by is None:
+                self._notes.append(
+                    f"The build process ended by itself ({_named(code)}) while it was cancelled."
+                )
+            return self._cancelled(ended_by or "crashed")
+        if self._hello is None and code >= 0:
+            raise BuildFailed(
+                f"The build process could not begin (exit code {code}).",
+                "What it printed says why. Build with executor='thread', and please report it.",
+                [self._printed.tail()],
+            )
+        path = self._tree.open_phases
+        error = diagnosis.explain_crash(
+            name=self._label,
+            signal=-code if code < 0 else None,
+            exit_code=code if code >= 0 else None,
+            phase=PATH_SEPARATOR.join(path[-1]) if path else None,
+            messages=list(self._words),
+            output=self._printed.tail(),
+            peak_memory_bytes=self.peak_memory_bytes,
+            memory_limit_bytes=memory_limit_bytes(),
+            oom_killed=oom_killed,
+            backend=self._backend,
+        )
+        return Outcome(
+            "failed",
+            error=error,
+            ended_by="crashed",
+            time=self._now(),
+            notes=tuple(self._notes),
+        )
+
+    def _finished(self, end: BuildEnded, scratch: _Scratch) -> Outcome:
+        """Make the outcome of a child that told its own."""
+        self._peak = end.peak_memory_bytes
+        error = None if end.error is None else errors.from_record(end.error)
+        engine = None
+        status, ended_by = end.status, end.ended_by
+        if end.engine_bytes is not None:
+            try:
+                engine = scratch.map() if end.engine is None else map_file(end.engine)
+                found = engine.nbytes
+                if found != end.engine_bytes:
+                    msg = f"{found:,} bytes instead of {end.engine_bytes:,}"
+                    raise OSError(msg)  # noqa: TRY301 - the same end as a file that is missing
+            except (OSError, ValueError) as problem:
+                engine, status, ended_by = None, "failed", "error"
+                error = BuildFailed(
+                    f"The engine that the build process wrote cannot be read: {problem}.",
+                    "Something removed or changed the file; build again.",
+                )
+        return Outcome(
+            status,
+            engine,
+            error,
+            ended_by,
+            self.cancel_reason or end.reason,
+            # A cancelled build has stopped when its process has.
+            self._now() if status == "cancelled" else end.time,
+            (*self._notes, *end.notes),
+            dict(end.facts),
+        )
+
+    def _cancelled(self, ended_by: str) -> Outcome:
+        return Outcome(
+            "cancelled",
+            ended_by=ended_by,
+            reason=self.cancel_reason,
+            time=self._now(),
+            notes=tuple(self._notes),
+        )
+
+    # ------------------------------------------------------------------ the pipes' threads
+
+    def _feed(self, source: Source, scratch: _Scratch) -> None:
+        """Hand the request over, and then the cancel, if there is one."""
+        import dataclasses
+
+        assert self._process is not None  # noqa: S101 - started with the process
+        pipe = self._process.stdin
+        assert pipe is not None  # noqa: S101 - it was made with pipes
+        request = {
+            "source": source,
+            "options": dataclasses.replace(self._options, configure=None, config=None),
+            "label": self._label,
+            "functions": self._functions,
+            "sys_path": _paths()[1],
+            "origin": self._origin,
+            "origin_epoch": self._origin_epoch,
+            "scratch": scratch.address,
+        }
+        try:
+            with io.BufferedWriter(_NotClosing(pipe)) as writer:  # large bytes are not copied
+                pickle.dump(request, writer, protocol=pickle.HIGHEST_PROTOCOL)
+            del request
+            told = False
+            while not self._gone.wait(_LOOK_CLOSELY_S if self._cancel else _LOOK_S):
+                cancel = self._cancel
+                if cancel is not None and not told:
+                    told = True
+                    message = {"request": "cancel", "reason": cancel[0]}
+                    pipe.write(json.dumps(message).encode("ascii") + b"\n")
+        except (OSError, ValueError):
+            pass  # the child is gone: the supervisor sees it
+        except Exception as error:  # noqa: BLE001 - whatever cannot be pickled
+            self._notes.append(f"The request could not be sent: {_reason(error)}")
+            _kill(self._process)
+
+    def _read_events(self) -> None:
+        assert self._process is not None  # noqa: S101 - started with the process
+        rest = b""
+        for data in _chunks(self._process.stdout, self._gone):
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                self._take_line(line)
+            if not rest and len(data) < _CHUNK:
+                self._hooks.changed()  # the end of a batch
+            while len(self._waiting) > _MAX_WAITING and not self._gone.wait(_LOOK_CLOSELY_S):
+                pass
+        self._wake.set()
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            event = from_json(line)
+        except EventError as error:
+            if len(self._bad_lines) < 10:  # noqa: PLR2004 - enough to see what it is
+                self._bad_lines.append(f"{line[:200]!r} ({error})"[:400])
+            return
+        if isinstance(event, BuildEnded):
+            self._end = event
+            return
+        if isinstance(event, StreamStarted):
+            self._hello = event
+            if event.version != PROTOCOL_VERSION:
+                self._bad_lines.append(f"protocol version {event.version}")
+            return
+        if isinstance(event, LogMessage):
+            self._words.append((event.severity, event.message))
+        else:
+            self._tree.apply([event])
+        self._waiting.append(event)
+
+    def _read_printed(self) -> None:
+        assert self._process is not None  # noqa: S101 - started with the process
+        for data in _chunks(self._process.stderr, self._gone):
+            self._printed.add(data)
+
+
+class _NotClosing(io.RawIOBase):
+    """A pipe that survives the buffered writer around it."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        written: int = self._pipe.write(data)
+        return written
+
+
+class _Printed:
+    """What the child printed: what is new since the last drain, and the end of it all. Bounded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._new = b""
+        self._all = b""
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Take what was printed."""
+        with self._lock:
+            self._new += data
+            over = len(self._new) - MAX_PRINTED
+            if over > 0:
+                self._dropped += over
+                self._new = self._new[over:]
+            self._all = (self._all + data)[-MAX_PRINTED:]
+
+    def take(self) -> str:
+        """Give what is new."""
+        with self._lock:
+            new, self._new = self._new, b""
+            dropped, self._dropped = self._dropped, 0
+        text = new.decode("utf-8", errors="replace")
+        return f"[{dropped:,} bytes not kept]\n{text}" if dropped else text
+
+    def tail(self) -> str:
+        """Give the end of everything."""
+        with self._lock:
+            return self._all.decode("utf-8", errors="replace")
+
+
+class _Scratch:
+    """The file by which an engine without ``output=`` comes home.
+
+    On POSIX it has no name from the start, so that nothing is left whoever dies.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._folder: str | None = None
+
+    def __enter__(self) -> _Scratch:  # noqa: PYI034 - typing.Self came with Python 3.11
+        try:
+            if sys.platform == "win32":
+                self._folder = tempfile.mkdtemp(prefix="trt_widget-")
+            else:
+                self._descriptor, name = tempfile.mkstemp(prefix="trt_widget-", suffix=".engine")
+                os.unlink(name)  # noqa: PTH108 - the descriptor keeps it
+        except OSError as error:
+            raise BuildFailed(
+                f"No temporary file for the engine could be made: {error}.",
+                "Free some space in the folder for temporary files, set TMPDIR to another, or "
+                "build with executor='thread'.",
+            ) from error
+        return self
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that the child gets."""
+        return () if self._descriptor is None else (self._descriptor,)
+
+    @property
+    def address(self) -> int | str:
+        """What the child writes to: a descriptor, or a path."""
+        if self._descriptor is not None:
+            return self._descriptor
+        assert self._folder is not None  # noqa: S101 - one of the two is there
+        return str(Path(self._folder) / "engine")
+
+    def map(self) -> memoryview:
+        """Map what the child has written."""
+        if self._descriptor is not None:
+            return map_file(os.dup(self._descriptor))
+        return map_file(str(self.address))
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        if self._folder is not None:
+            import shutil
+
+            # A mapped file cannot be removed on Windows: then it goes with this process.
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if os.path.exists(self._folder):  # noqa: PTH110 - a plain text here
+                import atexit
+
+                atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+# ---- starting in isolation ----------------------------------------------------------------------
+
+# -I keeps the notebook's folder and PYTHON* variables out until our own modules are imported: a
+# json.py that lies beside the notebook must not be taken for Python's.
+_BOOT = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
+)
+
+
+def _paths() -> tuple[list[str], list[str]]:
+    """Give ``sys.path`` for the child: until its own modules are there, and for the user's code."""
+    import trt_widget
+
+    ours = str(Path(trt_widget.__file__).resolve().parent.parent)
+    stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")} | {
+        os.path.realpath(entry) for entry in sys.path if entry.endswith((".zip", "lib-dynload"))
+    }
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    suspicious = {os.path.realpath(os.getcwd())}  # noqa: PTH109 - may have been deleted: see below
+    if main:
+        suspicious.add(os.path.dirname(os.path.realpath(main)))  # noqa: PTH120 - plain text
+    first: list[str] = []
+    installed: list[str] = []
+    everything: list[str] = []
+    for entry in sys.path:
+        full = os.path.abspath(entry or os.curdir)  # noqa: PTH100 - "" is the working directory
+        real = os.path.realpath(full)
+        if real in stdlib:
+            first.append(full)
+            continue
+        everything.append(full)
+        if real not in suspicious:
+            installed.append(full)
+    if ours not in {os.path.realpath(entry) for entry in installed}:
+        installed.append(ours)
+    return [*first, *installed], [*first, *everything]
+
+
+# ---- the child's life ---------------------------------------------------------------------------
+
+#: Processes whose pipes are open here. Every change is one operation.
+_open_pipes: set[subprocess.Popen[bytes]] = set()
+
+
+def _close(pipe: Any) -> None:
+    if pipe is not None:
+        with contextlib.suppress(OSError):
+            pipe.close()
+
+
+def _forget_pipes() -> None:
+    """In a forked child: give up its copies of our pipes, or their end of file never comes."""
+    for process in list(_open_pipes):
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            _close(pipe)
+    _open_pipes.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_pipes)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process has ended; unreaped, so that its number is not given away."""
+    if sys.platform == "win32":
+        return process.poll() is not None
+    if process.returncode is not None:
+        return True
+    try:
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process.pid, flags) is not None
+    except ChildProcessError:
+        return True
+    except AttributeError:  # macOS before Python 3.13 has no waitid
+        return process.poll() is not None
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        process.terminate()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and whatever it has started."""
+    if sys.platform == "win32":
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+        with contextlib.suppress(OSError):
+            process.kill()
+    elif process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> int:
+    """Kill what is left of the process and its descendants, and give its exit status."""
+    _kill(process)
+    return process.wait()
+
+
+def _named(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:
+    """Give what comes through a pipe until its end, or until the child is gone and it is empty.
+
+    Its end may never come: a process that the child has started can hold it open.
+    """
+    descriptor = pipe.fileno()
+    if sys.platform == "win32":
+        while data := os.read(descriptor, _CHUNK):
+            yield data
+        return
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while True:
+        last = gone.is_set()
+        if poll.poll(0 if last else 250):
+            data = os.read(descriptor, _CHUNK)
+            if not data:
+                return
+            yield data
+        elif last:
+            return
