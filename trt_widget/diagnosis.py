@@ -13,11 +13,12 @@ import os
 import re
 import signal as signals
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget._onnx import ExternalData, UncheckedError, examine, find_external
-from trt_widget.backend import gpus
+from trt_widget.backend import _driver, gpus
 from trt_widget.errors import (
     BuildCrashed,
     BuildFailed,
@@ -39,6 +40,7 @@ __all__ = [
     "check_external",
     "explain_crash",
     "explain_failure",
+    "explain_no_builder",
     "explain_parse",
     "explain_source",
     "missing_profile",
@@ -56,7 +58,10 @@ _CANCELLED: Final = re.compile(r"\bBuildCancell?ed\b")
 
 # Logged after nearly every other error where there is no CUDA driver (35: none or too old) or no
 # GPU (100).
-_DRIVER_NOISE: Final = re.compile(r"catchCudaError.*cudaError (35|100)\b", re.DOTALL)
+_DRIVER_NOISE: Final = re.compile(
+    r"(catchCudaError|ScopedCudaStream).*cudaError (35|100)\b", re.DOTALL
+)
+_NO_PROFILE: Final = "no optimization profile has been defined"
 
 
 def _level(severity: object) -> str:
@@ -320,36 +325,156 @@ def explain_parse(
         explained = explain_source(source, said)
         if explained is not None:
             return explained
-    unknown = [node for node in nodes if _is_unknown_operator(node)]
-    if unknown:
-        operators = sorted({node.operator for node in unknown})
-        plural = len(operators) > 1
-        return ParseFailed(
-            f"TensorRT does not know the operator{'s' if plural else ''} {_listed(operators)} "
-            f"({len(unknown)} node{'s' if len(unknown) > 1 else ''}).",
-            f"Export the model with operators that TensorRT has. {_load_plugin(in_child=in_child)}",
-            said,
-            nodes=nodes,
-        )
+    for explain in (_explain_unknown, _explain_unsupported, _explain_graph):
+        found = explain(nodes, _load_plugin(in_child=in_child))
+        if found is not None:
+            cause, remedy, evidence = found
+            return ParseFailed(cause, remedy, said, evidence=evidence, nodes=nodes)
     blamed = [node for node in nodes if node.node >= 0]
-    if blamed:
-        first = blamed[0]
-        return ParseFailed(
-            f"TensorRT's ONNX parser refused node {first.node} ({first.name or 'unnamed'}, "
-            f"operator {first.operator})"
-            + (f" and {len(blamed) - 1} more." if len(blamed) > 1 else "."),
-            "TensorRT's words say what it objects to. onnx.checker.check_model(path, "
-            "full_check=True) tells whether the model itself is in order.",
-            said,
-            nodes=nodes,
-        )
-    return ParseFailed(
-        "TensorRT's ONNX parser refused the model.",
+    checker = (
         "onnx.checker.check_model(path, full_check=True) tells whether the model itself is in "
-        "order.",
+        "order."
+    )
+    if not blamed:
+        cause = "TensorRT's ONNX parser refused the model."
+        return ParseFailed(cause, checker, said, nodes=nodes)
+    first = blamed[0]
+    others = f" and {len(blamed) - 1} more" if len(blamed) > 1 else ""
+    remedy = f"TensorRT's words say what it objects to. {checker}"
+    if first.operator in _CONTROL_FLOW_OPERATORS:
+        remedy = f"{_CONTROL_FLOW_REMEDY} {checker}"
+    return ParseFailed(
+        f"TensorRT's ONNX parser refused {_named(first)}{others}.",
+        remedy,
         said,
+        evidence=_objections([first]),
         nodes=nodes,
     )
+
+
+_CONTROL_FLOW_OPERATORS: Final = frozenset({"If", "Loop", "Scan"})
+_CONTROL_FLOW_REMEDY: Final = (
+    "Control flow: every branch of an If has to give the same types and as many dimensions, and "
+    "what a Loop or Scan carries has to keep its shape. Where the condition is always the same, "
+    "fold it away: polygraphy surgeon sanitize --fold-constants model.onnx -o folded.onnx."
+)
+
+
+class _Found(NamedTuple):
+    """What was found out."""
+
+    cause: str
+    remedy: str
+    evidence: list[str]
+
+
+def _explain_unknown(nodes: Sequence[NodeError], plugin: str) -> _Found | None:
+    """Explain operators that nobody implements; the three are cause, remedy and evidence."""
+    unknown = [node for node in nodes if node.node >= 0 and _NO_PLUGIN.search(node.description)]
+    if not unknown:
+        return None
+    operators = sorted({node.operator for node in unknown})
+    return _Found(
+        f"TensorRT does not know the operator{'s' if len(operators) > 1 else ''} "
+        f"{_listed(operators)} ({len(unknown)} node{'s' if len(unknown) > 1 else ''}).",
+        f"Export the model with operators that TensorRT has. {plugin}",
+        _objections(unknown),
+    )
+
+
+# The first from 1.7.1 for any unknown operator, the second for one that the package's own plugin
+# library implements (NonZero). The third is older: onnx/onnx-tensorrt issue 800.
+_NO_PLUGIN: Final = re.compile(
+    r"Plugin not found"
+    r"|plugin creator .*was not found"
+    r"|could not find plugin"
+)
+# What a check that refuses an operator in every form, or in this one, leaves.
+_UNSUPPORTED: Final = re.compile(r"false|Assertion failed: .*\bunsupported\b.*", re.IGNORECASE)
+
+
+def _explain_unsupported(nodes: Sequence[NodeError], _: str) -> _Found | None:
+    """Explain operators that TensorRT knows and does not implement, or not for these types."""
+    refused = [
+        node for node in nodes if node.node >= 0 and _UNSUPPORTED.fullmatch(node.description)
+    ]
+    whole = sorted({node.operator for node in refused if node.description == "false"})
+    if whole:
+        return _Found(
+            f"TensorRT does not support the operator{'s' if len(whole) > 1 else ''} "
+            f"{_listed(whole)}.",
+            "Export the model without it: with another opset_version=, or with other operators in "
+            "its place.",
+            [f"{_named(node)}: not supported" for node in refused][:_SHOWN_FILES],
+        )
+    if refused:
+        first = refused[0]
+        return _Found(
+            f"TensorRT does not support {_named(first)} as it is used here: "
+            f"{first.description.rpartition(': ')[2]}.",
+            "Export the model with other types, or other operators in its place.",
+            _objections(refused),
+        )
+    return None
+
+
+def _explain_graph(nodes: Sequence[NodeError], _: str) -> _Found | None:
+    """Explain what is wrong with the graph as a whole."""
+    for node in nodes:
+        for pattern, cause, remedy in _GRAPH_RULES:
+            match = pattern.search(node.description)
+            if match is not None:
+                return _Found(cause.format(*match.groups()), remedy, [node.description])
+    return None
+
+
+class _GraphRule(NamedTuple):
+    pattern: re.Pattern[str]
+    cause: str
+    remedy: str
+
+
+_GRAPH_RULES: Final = (
+    _GraphRule(
+        re.compile(r"Failed to sort the model topologically"),
+        "The model's nodes cannot be put into an order: its graph has a cycle, or a name is "
+        "given to two values.",
+        "Export the model again; onnx.checker.check_model(path) names the value.",
+    ),
+    _GraphRule(
+        re.compile(r"Failed to convert ONNX da\w+ type to TensorRT data type"),
+        "An input of the model has a data type that TensorRT does not have.",
+        "Cast it before the export (text, complex numbers, INT16 and UINT16 are among what is "
+        "missing).",
+    ),
+    _GraphRule(
+        re.compile(r"Failed to import initializer: (\S+)$"),
+        "The weights {0} cannot be read: they do not have the size or type that the model says.",
+        "Export or download the model again.",
+    ),
+    _GraphRule(
+        # onnx-tensorrt, WeightsContext.cpp; seen with 1.7.1.
+        re.compile(r"Relative paths to parent"),
+        "The model names weight files by a path that leads upwards (../), which TensorRT itself "
+        "refuses.",
+        "Put the weights below the model's folder (a link does, with external_data=).",
+    ),
+)
+
+
+def _named(node: NodeError) -> str:
+    return f"node {node.node} ({node.name or 'unnamed'}, operator {node.operator})"
+
+
+def _objections(nodes: Sequence[NodeError]) -> list[str]:
+    """Return what the parser objects to in these nodes, each sentence once, without the noise."""
+    found = dict.fromkeys(
+        line
+        for node in nodes
+        for line in node.description.splitlines()
+        if not _DRIVER_NOISE.search(line) and not line.startswith("Invalid Node - ")
+    )
+    return list(found)
 
 
 def _load_plugin(*, in_child: bool) -> str:
@@ -361,10 +486,6 @@ def _load_plugin(*, in_child: bool) -> str:
             'only in this kernel needs executor="thread".'
         )
     return f"{loading}, or register it before the build."
-
-
-def _is_unknown_operator(node: NodeError) -> bool:
-    return node.node >= 0 and "Plugin not found" in node.description
 
 
 # ---- profiles -----------------------------------------------------------------------------------
@@ -395,7 +516,15 @@ def described(tensor: Any) -> str:
 
 
 def missing_profile(network: Any, messages: Iterable[str] = ()) -> ProfileError:
-    """Explain that a profile is needed: each input with its shape, and a profile to paste."""
+    """Explain that a profile is needed: each input with its shape, and a profile to paste.
+
+    Where ``messages`` say that one was given and refused, that is the cause.
+    """
+    messages = tuple(messages)
+    refused = _find(_REFUSED_PROFILE, messages)
+    if refused is not None:
+        cause = refused.rule.cause.format(*refused.groups)
+        return ProfileError(cause, refused.rule.remedy, messages, evidence=[refused.line])
     rows = []
     lines = []
     for tensor in inputs_of(network):
@@ -442,7 +571,11 @@ def example_range(tensor: Any) -> str:
 
 
 class _Rule(NamedTuple):
-    """A sentence of TensorRT whose meaning is known."""
+    """A sentence of TensorRT whose meaning is known.
+
+    In ``cause`` and ``remedy``, ``{0}`` and so on are the pattern's groups, ``{plugin}`` how a
+    plugin gets to the build, and ``{report}`` what a report has to hold.
+    """
 
     pattern: re.Pattern[str]
     kind: type[BuildFailed]
@@ -450,7 +583,42 @@ class _Rule(NamedTuple):
     remedy: str
 
 
+class _Match(NamedTuple):
+    rule: _Rule
+    groups: tuple[str, ...]
+    #: The line in which the sentence stands.
+    line: str
+
+
+def _find(rules: Iterable[_Rule], messages: Sequence[str]) -> _Match | None:
+    """Find the first rule that knows a sentence, in the first message that has it."""
+    for rule in rules:
+        for text in messages:
+            match = rule.pattern.search(text)
+            if match is not None:
+                return _Match(rule, match.groups(), _line_of(match))
+    return None
+
+
+def _line_of(match: re.Match[str]) -> str:
+    text = match.string
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    return text[start:] if end < 0 else text[start:end]
+
+
+# A profile that was refused when it was added: the caller may go on without one.
+_REFUSED_PROFILE: Final = (
+    _Rule(
+        re.compile(r"Invalid optimization profiles for input tensors? (.+?), please ensure"),
+        ProfileError,
+        "The optimization profile was refused: for {0}, min <= opt <= max does not hold.",
+        "Correct the profile of that input.",
+    ),
+)
+
 _RULES: Final = (
+    *_REFUSED_PROFILE,
     _Rule(
         re.compile(
             r"(Optimization profile \d+ is missing values for shape input tensor [^.]*?"
@@ -464,10 +632,35 @@ _RULES: Final = (
         "Correct the profile of that input.",
     ),
     _Rule(
+        re.compile(
+            r"Profile k(\w+) values are not self-consistent\. Dimensions with name (.+?) must be "
+            r"equal\. Condition '==' violated: (-?\d+) != (-?\d+)"
+        ),
+        ProfileError,
+        "The optimization profile contradicts itself: inputs share the dimension {1}, and in {0} "
+        "it is {2} for one and {3} for another.",
+        "Give this dimension the same min, the same opt and the same max in every input.",
+    ),
+    _Rule(
         re.compile(r"Network must have at least one output"),
         BuildFailed,
         "The network has no output.",
         "Mark an output (network.mark_output(tensor)), or give a model that has one.",
+    ),
+    _Rule(
+        re.compile(
+            r"\bI(?:If)?Conditional\w*|\bI(?:Recurrence|LoopOutput|TripLimit|Iterator)Layer"
+        ),
+        BuildFailed,
+        "TensorRT's builder refused the model's control flow (If, Loop or Scan).",
+        _CONTROL_FLOW_REMEDY,
+    ),
+    # onnx/onnx-tensorrt issue 800: getPluginCreator could not find plugin: <name> version: <n>.
+    _Rule(
+        re.compile(r"could not find plugin:? (\S+)|plugin creator for (\S+) not found"),
+        BuildFailed,
+        "The network needs a plugin that is not loaded.",
+        "{plugin}",
     ),
     _Rule(
         re.compile(r"std::bad_alloc"),
@@ -484,12 +677,14 @@ _RULES: Final = (
         "Raise the process's or container's limits of threads and memory, or close other programs.",
     ),
     # The first is RTX's for a limit of 0, the second for one too small, the third full TensorRT's
-    # ("Could not find any implementation for node ... due to insufficient workspace").
+    # ("Could not find any implementation for node ... due to insufficient workspace"), the fourth
+    # an older one's: NVIDIA/TensorRT issue 477.
     _Rule(
         re.compile(
             r"requires workspace memory greater than 0"
             r"|no tactics to implement the operation within workspace limit"
             r"|insufficient workspace"
+            r"|try increasing the workspace size"
         ),
         BuildFailed,
         "The workspace is too small for at least one operation.",
@@ -502,6 +697,22 @@ _RULES: Final = (
         "Leave SM75 out of target=, or convert the model (Turing has no FP32 matrix product in "
         "TensorRT for RTX).",
     ),
+    # NVIDIA/TensorRT issue 4359, ArgoHA/D-FINE-seg issue 20.
+    _Rule(
+        re.compile(r"Target GPU SM (\d+) is not supported by this TensorRT release"),
+        BuildFailed,
+        "This release of TensorRT does not support the GPU (compute capability SM{0}).",
+        "Take a release that does (NVIDIA's support matrix lists them: older GPUs need an older "
+        "one, the newest a newer one), or build for another GPU.",
+    ),
+    # NVIDIA/TensorRT issue 4253, NVIDIA/TensorRT-RTX issue 2.
+    _Rule(
+        re.compile(r"condition: !config\.getFlag\(BuilderFlag::k(\w+)\)"),
+        OptionRejected,
+        "TensorRT refused the builder flag {0} for this network.",
+        "Leave it out. A strongly typed network, the default, takes its types from the model, and "
+        "flags that choose a precision are refused for it.",
+    ),
     _Rule(
         re.compile(r"Unable to load library: ([^\s:]+)"),
         BuildFailed,
@@ -509,13 +720,46 @@ _RULES: Final = (
         "Install it, or leave out the option that needs it (VERSION_COMPATIBLE needs the lean "
         "runtime, which TensorRT for RTX's wheel does not have).",
     ),
+    # NVIDIA/TensorRT issue 2144.
     _Rule(
-        re.compile(r"out of memory|OutOfMemory|cudaError 2\b"),
+        re.compile(r"getCaskHandle|findConvShaderByHandle"),
         BuildFailed,
-        "TensorRT ran out of memory.",
-        "Close what else uses the GPU, lower workspace=, or build on a larger one.",
+        "TensorRT's builder stopped with an internal error: it did not find a kernel by its "
+        "handle. A timing cache of another GPU or another TensorRT version is known to do this.",
+        "If a timing cache is used: delete its file, or leave timing_cache= out. If none is: "
+        "{report}",
     ),
 )
+
+# What TensorRT says where GPU memory is short: as errors, and as warnings beside another error.
+# NVIDIA/TensorRT issues 4258 and 4254, marcoslucianops/DeepStream-Yolo issue 366,
+# ultralytics/ultralytics issues 14751 ("insuficient" is theirs) and 22271.
+_DEVICE_MEMORY: Final = re.compile(
+    r"Cuda Runtime \(out of memory\)|cudaError 2\b|Error Code \d+: OutOfMemory"
+    r"|User allocator error allocating|Requested amount of (?:GPU )?memory .*could not be allocated"
+    r"|Device memory is insufficient to use tactic"
+    r"|[Ss]kipping tactic .*insuf+icient memory|out of memory|OutOfMemory"
+)
+# NVIDIA/TensorRT issues 3423 and 2647, and many more.
+_NO_IMPLEMENTATION: Final = re.compile(
+    r"Could not find any implementation for node (.+?)\.?\s*(?:\)|In \w+ at |$)", re.MULTILINE
+)
+# Codes 2 and 10 are INTERNAL_ERROR and UNSUPPORTED_STATE; 3, 4 and 9 mean that a call or the
+# configuration is wrong, also where an older TensorRT writes "Internal Error" behind them.
+_INTERNAL: Final = re.compile(
+    r"Error Code (?:2|10): Internal Error|Error Code 1: Myelin|MyelinCheckException"
+    r"|\bAssertion\b.*\bfailed"
+)
+# Warnings of RTX; errors of full TensorRT (NVIDIA/TensorRT issues 3566 and 1413), which goes on
+# without the cache.
+_CACHE: Final = re.compile(
+    r"timing cache will not be used|Failed to deserialize timing cache"
+    r"|Detected invalid timing cache|kMAGIC_TAG"
+)
+_CUDA: Final = re.compile(
+    r"cudaError (\d+)\b|CUDA initialization failure with error: (\d+)|CUDA_SUCCESS"
+)
+_SHOWN_EVIDENCE: Final = 3
 
 
 def explain_failure(
@@ -545,24 +789,30 @@ def explain_failure(
         meaning is among them, a plain :class:`BuildFailed` that names no cause.
     """
     said = errors_in(messages)
-    # The driver's line is a cause only where it stands alone.
+    # Lines that come beside nearly every other error are a cause only where they stand alone.
     real = [text for text in said if not _DRIVER_NOISE.search(text)] or said
-    text = "\n".join(real)
-    if "no optimization profile has been defined" in text:
-        if prepared is not None:
-            return missing_profile(prepared.network, said)
-        return ProfileError(
-            "The network has inputs of dynamic shape, and no optimization profile for them.",
-            "Add a profile that gives the smallest, the most usual and the largest shape of each.",
-            said,
+    real = [text for text in real if not _CACHE.search(text)] or real
+    profile = _explain_no_profile(real, prepared, said)
+    if profile is not None:
+        return profile
+    match = _find(_RULES, real)
+    if match is not None:
+        rule = match.rule
+        remedy = rule.remedy.format(
+            *match.groups,
+            plugin=_load_plugin(in_child=in_child),
+            report=_to_report(None, backend),
         )
-    for rule in _RULES:
-        match = rule.pattern.search(text)
-        if match is not None:
-            return rule.kind(rule.cause.format(*match.groups()), rule.remedy, said)
-    without_gpu = _explain_without_gpu(backend, text, said)
-    if without_gpu is not None:
-        return without_gpu
+        return rule.kind(rule.cause.format(*match.groups), remedy, said, evidence=[match.line])
+    found = (
+        _explain_device_memory(messages, real)
+        or _explain_cuda(backend, real, prepared)
+        or _explain_cache(real)
+        or _explain_internal(backend, messages, real)
+    )
+    if found is not None:
+        cause, remedy, evidence = found
+        return BuildFailed(cause, remedy, said, evidence=evidence)
     if not said:
         return BuildFailed(
             "TensorRT returned no engine and logged no error.",
@@ -575,23 +825,175 @@ def explain_failure(
     )
 
 
-def _explain_without_gpu(backend: Backend, text: str, said: list[str]) -> BuildFailed | None:
-    """Explain CUDA errors where there is no GPU at all."""
-    if gpus():
+def _explain_no_profile(
+    real: Sequence[str], prepared: Prepared | None, said: Sequence[str]
+) -> ProfileError | None:
+    if not any(_NO_PROFILE in text for text in real):
         return None
-    if re.search(r"CUDA_SUCCESS|cudaError (35|100)\b", text):
-        needs = (
+    if prepared is not None:
+        return missing_profile(prepared.network, said)
+    return ProfileError(
+        "The network has inputs of dynamic shape, and no optimization profile for them.",
+        "Add a profile that gives the smallest, the most usual and the largest shape of each.",
+        said,
+        evidence=[text for text in real if _NO_PROFILE in text],
+    )
+
+
+def _explain_device_memory(
+    messages: Sequence[tuple[Any, str]], real: Sequence[str]
+) -> _Found | None:
+    """Explain a lack of GPU memory; warnings count only where no implementation was found."""
+    remedy = (
+        "Close what else uses the GPU (nvidia-smi lists it), lower workspace= or the largest "
+        "shapes of the profiles, or build on a GPU with more memory."
+    )
+    matched = [_line_of(found) for text in real if (found := _DEVICE_MEMORY.search(text))]
+    if matched:
+        return _Found("TensorRT ran out of GPU memory.", remedy, matched[:_SHOWN_EVIDENCE])
+    node = _first(_NO_IMPLEMENTATION, real)
+    warned = [_line_of(found) for _, text in messages if (found := _DEVICE_MEMORY.search(text))]
+    if node is None or not warned:
+        return None
+    return _Found(
+        f"TensorRT skipped tactics for want of GPU memory, and has none left for the node "
+        f"{node[1]}.",
+        remedy,
+        [*warned[:_SHOWN_EVIDENCE], _line_of(node)],
+    )
+
+
+def _explain_cuda(
+    backend: Backend, real: Sequence[str], prepared: Prepared | None = None
+) -> _Found | None:
+    """Explain a call to CUDA that failed, where the driver or the lack of a GPU is the reason."""
+    found = _first(_CUDA, real)
+    if found is None:
+        return None
+    code = found[1] or found[2]
+    if gpus():
+        return _explain_old_driver(backend, _line_of(found)) if code == _INSUFFICIENT else None
+    if code not in {None, _INSUFFICIENT, _NO_DEVICE}:
+        return None
+    remedy = "Build on a machine with a GPU, or with backend='tensorrt_rtx'."
+    if backend.is_rtx:
+        remedy = (
             "Flags that make weights exchangeable (REFIT, REFIT_IDENTICAL, STRIP_PLAN) and the "
             "target 'current' need a GPU; leave them out or build on a machine with one."
-            if backend.is_rtx
-            else "Build on a machine with a GPU, or with backend='tensorrt_rtx'."
         )
-        return BuildFailed(
-            "A call to CUDA failed in the build, and there is no NVIDIA driver with a GPU here.",
-            needs,
-            said,
+    where = "no NVIDIA driver here, and so no GPU"
+    if _has_driver_library():
+        where = "no GPU here that the NVIDIA driver offers"
+    evidence = [_line_of(found), f"There is {where}."]
+    flags = _flags_that_need_a_gpu(backend, prepared)
+    if flags:
+        evidence.append(f"The flags of this build include {', '.join(flags)}.")
+    return _Found(f"A call to CUDA failed in the build: there is {where}.", remedy, evidence)
+
+
+# cudaErrorInsufficientDriver (also without any driver) and cudaErrorNoDevice.
+_INSUFFICIENT: Final = "35"
+_NO_DEVICE: Final = "100"
+
+
+def _explain_old_driver(backend: Backend, line: str) -> _Found:
+    import ctypes
+
+    version = ctypes.c_int(0)
+    driver = _driver()
+    known = driver is not None and driver.cuDriverGetVersion(ctypes.byref(version)) == 0
+    number = version.value  # 12020 is 12.2
+    serves = f"It serves CUDA up to {number // 1000}.{number % 1000 // 10}." if known else ""
+    return _Found(
+        f"The NVIDIA driver of this machine is older than the CUDA version that {backend} was "
+        f"made for. {serves}".strip(),
+        "Update the driver, or install a TensorRT that was made for an older CUDA version.",
+        [line, *([serves] if serves else [])],
+    )
+
+
+def _has_driver_library() -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _flags_that_need_a_gpu(backend: Backend, prepared: Prepared | None) -> list[str]:
+    """Return the flags of a build that TensorRT for RTX needs a GPU for (measured with 1.7.1)."""
+    if prepared is None or not backend.is_rtx:
+        return []
+    names = ("REFIT", "REFIT_IDENTICAL", "STRIP_PLAN")
+    flags = getattr(backend.module.BuilderFlag, "__members__", {})
+    config = prepared.config
+    return [name for name in names if name in flags and config.get_flag(flags[name])]
+
+
+def _explain_cache(real: Sequence[str]) -> _Found | None:
+    """Explain a timing cache that was refused, where TensorRT says nothing else."""
+    found = _first(_CACHE, real)
+    if found is None:
+        return None
+    return _Found(
+        "TensorRT refused the timing cache, and says nothing else: it is damaged, or made by "
+        "another version of TensorRT or on another GPU.",
+        "Delete the timing cache's file, or leave timing_cache= out.",
+        [_line_of(found)],
+    )
+
+
+def _explain_internal(
+    backend: Backend, messages: Sequence[tuple[Any, str]], real: Sequence[str]
+) -> _Found | None:
+    """Say that TensorRT reports an error of its own, and what to do about one."""
+    report = _to_report(None, backend)
+    node = _first(_NO_IMPLEMENTATION, real)
+    if node is not None:
+        return _Found(
+            f"TensorRT found no implementation for the node {node[1]}.",
+            "Raise workspace= or leave it out, try another optimization_level= or TensorRT "
+            f"version, or change the model there. {report}",
+            [_line_of(node)],
         )
-    return None
+    found = _first(_INTERNAL, real)
+    lines = [_line_of(found)] if found is not None else []
+    lines += [text for severity, text in messages if _level(severity) == "INTERNAL_ERROR"]
+    if not lines:
+        return None
+    return _Found(
+        "TensorRT's builder stopped with an internal error.",
+        "Its words may name the part of the model that it stumbled over; another "
+        f"optimization_level= or TensorRT version may get around it. {report}",
+        list(dict.fromkeys(lines))[:_SHOWN_EVIDENCE],
+    )
+
+
+def _first(pattern: re.Pattern[str], messages: Iterable[str]) -> re.Match[str] | None:
+    return next((match for text in messages if (match := pattern.search(text))), None)
+
+
+def explain_no_builder(
+    backend: Backend, error: Exception, messages: Sequence[tuple[Any, str]] = ()
+) -> BuildFailed:
+    """Explain that ``trt.Builder(logger)`` gave no builder.
+
+    Full TensorRT then only warns ("CUDA initialization failure with error: 35": NVIDIA/TensorRT
+    issue 2879), and the bindings raise a ``TypeError`` about a factory function.
+    """
+    texts = [text for _, text in messages]
+    found = _explain_cuda(backend, texts)
+    if found is None:
+        return BuildFailed(f"{backend} could not make a builder: {error}.", "", texts)
+    cause, remedy, evidence = found
+    return BuildFailed(
+        f"{backend} could not make a builder. {cause.replace(' in the build', '')}",
+        remedy,
+        texts,
+        evidence=evidence,
+    )
 
 
 # ---- a process that died ------------------------------------------------------------------------

@@ -468,7 +468,7 @@ def test_a_node_that_the_parser_refuses(logger: Logger) -> None:
 def test_a_model_that_cannot_be_imported(logger: Logger) -> None:
     made = models.mlp()
     made.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
-    with pytest.raises(errors.ParseFailed, match="refused the model") as caught:
+    with pytest.raises(errors.ParseFailed, match="a data type that TensorRT") as caught:
         make(made, logger)
     assert caught.value.messages
 
@@ -850,7 +850,7 @@ def test_a_timing_cache_goes_into_the_config_and_to_its_file(
 
 
 def test_no_guess_is_sold_as_a_fact(backend: Backend) -> None:
-    words = "Error Code 10: Internal Error (Could not find any implementation for node foo)"
+    words = "Error Code 3: API Usage Error (Nobody has ever seen this sentence)"
     error = diagnosis.explain_failure(backend, [("warning", "w"), ("error", words)])
     assert type(error) is errors.BuildFailed
     assert error.cause == "TensorRT returned no engine."
