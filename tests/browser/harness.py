@@ -357,6 +357,8 @@ class Notebook:
         )
         # The body itself has no height, which counts as hidden.
         self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+        # Lab lays a splash over the page while it loads a theme.
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def screenshot(self, index: int, name: str) -> Path:
         """Save a picture of a cell's output as artifacts/NAME.png; return its path."""

@@ -444,8 +444,8 @@ def test_looks(open_notebook: OpenNotebook, theme: Any) -> None:
         "ending='build process terminated', peak_memory_bytes=612e6)",
         "thread": "card(tree(silent=2), executor='thread', where='in a thread of this kernel', "
         "notes=['Built in a thread of this process: a live config cannot travel.'])",
-        "crashed": f"d = finish(card(tree(), {place}), 'failed', errors=1, messages=[dict(time=1., "
-        "severity='error', message='Error Code 2: Internal Error')], "
+        "crashed": f"d = finish(card(tree(), {place}, messages=[dict(time=1., severity='error', "
+        "message='Error Code 2: Internal Error')]), 'failed', errors=1, "
         f"detail='The build process died with SIGSEGV.', failure=dict({crash}))\n"
         "d.printed = 'Loading plugin …\\nSegmentation fault'\nd",
         "done": f"finish(card(tree(), {place}), 'succeeded', engine_bytes=102_400_000, "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.run import ROOT
@@ -31,7 +35,7 @@ small, resnet = models.light_model("squeezenet"), models.light_model("resnet50")
 def slow(model=resnet, pause=0.01):
     return BuildWidget(model, configure=models.slowly(pause))
 gate = threading.Event()
-# A real build that stays at a step until the gate opens.
+# A real build that stays at a step until the gate opens; the gate is here, so it builds here.
 def held(model=small):
     def configure(builder, network, config):
         class Hold(tensorrt_rtx.IProgressMonitor):
@@ -40,7 +44,7 @@ def held(model=small):
             def step_complete(self, phase, step):
                 return phase != "Optimizing graph" or step != 4 or gate.wait(60)
         config.progress_monitor = Hold()
-    return BuildWidget(model, configure=configure)
+    return BuildWidget(model, configure=configure, executor="thread")
 """
 SMALL, RESNET = "light_squeezenet.onnx", "light_resnet50.onnx"
 HOSTILE = '<img src=x onerror="window.pwned=1">'
@@ -137,7 +141,9 @@ def test_run_all_with_a_wait_in_the_middle(open_notebook: OpenNotebook) -> None:
     elapsed = view.locator(".trt-elapsed").text_content()
     assert abs(seconds(elapsed) - float(built[1])) < 0.1
     expect(view.locator(".trt-note")).to_have_text(
-        f"Engine of {int(built[0]) / 1e6:.1f} MB built in {elapsed}"
+        re.compile(
+            f"^Engine of {int(built[0]) / 1e6:.1f} MB built in {elapsed} · peak memory \\d+ MB$"
+        )
     )
     expect(view.locator(".trt-cancel")).to_be_hidden()
     expect(view.locator(".trt-status")).to_have_text("Succeeded")
@@ -182,7 +188,7 @@ def test_run_all_with_a_wait_in_the_middle(open_notebook: OpenNotebook) -> None:
 
 def test_silence(open_notebook: OpenNotebook) -> None:
     cells = [
-        "w = BuildWidget(models.transformer(72)).start()\nw",
+        "w = BuildWidget(models.transformer(72), executor='thread').start()\nw",
         """
 v = BuildWidget.attach(backend="tensorrt_rtx", name="quiet")
 v.__enter__()
@@ -215,7 +221,7 @@ v.monitor.phase_start("part", "whole", 3)
         }"""
     )
     view.locator(".trt-cancel").click()
-    expect(view.locator(".trt-note")).to_contain_text("stops at TensorRT's next callback")
+    expect(view.locator(".trt-note")).to_contain_text("waits for TensorRT's next callback")
 
     quiet = card(notebook, 2)
     note = quiet.locator(".trt-note")
@@ -225,14 +231,20 @@ v.monitor.phase_start("part", "whole", 3)
     )
     expect(quiet.locator(".trt-bar[data-indeterminate]")).to_have_count(2)
     quiet.locator(".trt-cancel").click()
-    expect(note).to_contain_text("TensorRT can only stop at the next one")
+    expect(note).to_have_text(
+        re.compile(r"^part · waits for TensorRT's next callback \(the last one was .* s ago\)$")
+    )
     notebook.kernel("assert not v.monitor.step_complete('part', 0)")
-    expect(note).to_have_text("part · stops at TensorRT's next callback")
+    expect(note).to_have_text("part · waits for TensorRT's next callback")
     notebook.kernel("try: v.finish(None)\nexcept Exception as e: assert e.reason == 'user'")
     expect(quiet).to_have_attribute("data-status", "cancelled")
 
     shown(notebook, 1, "cancelled")
-    expect(view.locator(".trt-note")).to_have_text(re.compile(r"^Stopped \S+ s after Cancel$"))
+    expect(view.locator(".trt-note")).to_have_text(
+        re.compile(
+            r"^Stopped after \S+ s \(at the next step\) · peak memory of this kernel \d+ MB$"
+        )
+    )
     notebook.assert_clean()
 
 
@@ -310,7 +322,7 @@ def test_cancel_with_mouse_and_keyboard(open_notebook: OpenNotebook) -> None:
         expect(each.locator(".trt-status")).to_have_text("Cancelled")
         expect(each.locator(".trt-cancel")).to_be_hidden()
         expect(each.locator(".trt-note")).to_have_text(
-            re.compile(r"^Stopped \S+ m?s after Cancel$")
+            re.compile(r"^Stopped after \S+ m?s \(at the next step\) · peak memory \d+ MB$")
         )
         assert each.locator(".trt-row[data-status='cancelled']").count() > 1
         assert greens(each) == []
@@ -396,7 +408,7 @@ def test_pending_and_interrupt(open_notebook: OpenNotebook) -> None:
     notebook.wait(4)
     expect(notebook.output(4)).to_contain_text("BuildCancelled")
     shown(notebook, 3, "cancelled")
-    expect(view.locator(".trt-note")).to_contain_text("Stopped by Interrupt.")
+    expect(view.locator(".trt-note")).to_contain_text("It was cancelled by Interrupt.")
     assert notebook.kernel("print(c.result.reason)") == "interrupt\n"
     notebook.assert_clean()
 
@@ -452,13 +464,130 @@ def test_reload_and_restart(open_notebook: OpenNotebook) -> None:
 
     gone = running(notebook, 2)
     notebook.restart()
-    expect(gone).to_have_attribute("data-lost", "")
-    expect(gone.locator(".trt-status")).to_have_text("No contact")
-    expect(gone.locator(".trt-note")).to_contain_text("The kernel is gone")
-    expect(gone.locator(".trt-cancel")).to_be_hidden()
+    assert_gone(gone)
     # What has ended has ended.
     expect(view.locator(".trt-status")).to_have_text("Succeeded")
-    expect(view).not_to_have_attribute("data-lost", "")
+    expect(view).not_to_have_attribute("data-lost", re.compile("."))
+    notebook.assert_clean()
+
+
+def assert_gone(view: Locator) -> None:
+    """Assert that a card says that its kernel has gone, and claims nothing else."""
+    expect(view).to_have_attribute("data-lost", "gone")
+    expect(view.locator(".trt-status")).to_have_text("Kernel gone")
+    expect(view.locator(".trt-note")).to_have_text("The kernel has gone; the build ended with it")
+    button = view.get_by_role("button", name="Cancel", exact=True)
+    expect(button).to_have_attribute("aria-disabled", "true")
+    expect(view.locator(".trt-live")).to_contain_text("Kernel gone")
+    # Nothing runs any more, no clock either.
+    expect(view.locator(".trt-row[data-status='running']")).to_have_count(0)
+    expect(view.locator(".trt-bar[data-indeterminate]")).to_have_count(0)
+    before = [view.locator(".trt-elapsed").text_content()]
+    before += view.locator(".trt-time").all_text_contents()
+    time.sleep(1.5)
+    after = [view.locator(".trt-elapsed").text_content()]
+    assert before == after + view.locator(".trt-time").all_text_contents()
+    assert greens(view) == []
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_kernel_that_is_killed(open_notebook: OpenNotebook, executor: str) -> None:
+    code = f"w = BuildWidget(models.transformer(96), executor={executor!r}).start()\nw"
+    notebook = opened(open_notebook, [code, "print('begun')\ntime.sleep(60)"])
+    view = running(notebook, 1)
+    kernel = int(notebook.kernel("import os; print(os.getpid())"))
+    # In the middle of a cell, too.
+    notebook.start(2)
+    expect(notebook.output(2)).to_contain_text("begun")
+    os.kill(kernel, signal.SIGKILL)
+    # The card need not wait for heartbeats to be missing: JupyterLab is told of the restart.
+    killed = time.monotonic()
+    expect(view).to_have_attribute("data-lost", "gone", timeout=20_000)
+    print(f"the card knew after {time.monotonic() - killed:.1f} s")
+    notebook.page.get_by_role("dialog").get_by_role("button", name="Ok").click()
+    assert_gone(view)
+    notebook.wait_idle()
+    expect(view).to_have_attribute("data-lost", "gone")
+    notebook.screenshot(1, f"widget-kernel-gone-{executor}-light")
+    notebook.theme("dark")
+    notebook.screenshot(1, f"widget-kernel-gone-{executor}-dark")
+    notebook.theme("light")
+
+
+def test_a_kernel_that_is_shut_down(open_notebook: OpenNotebook) -> None:
+    notebook = opened(open_notebook, ["w = slow().start()\nw"])
+    view = running(notebook, 1)
+    notebook.page.evaluate("window.panel.sessionContext.shutdown()")
+    # A kernel that ends in order cancels its builds, and mostly there is time to say so.
+    expect(view.locator(".trt-status")).to_have_text(re.compile("^(Cancelled|Kernel gone)$"))
+    expect(view.locator(".trt-note")).to_have_text(
+        re.compile("It was cancelled because it was closed.$|^The kernel has gone;")
+    )
+    assert greens(view) == []
+
+
+# ------------------------------------------------------------------ the child process
+
+
+def test_cancel_inside_the_silent_gap(open_notebook: OpenNotebook) -> None:
+    notebook = opened(open_notebook, ["w = BuildWidget(models.transformer(96)).start()\nw"])
+    view = running(notebook, 1)
+    expect(view.locator(".trt-meta")).to_contain_text("in a child process")
+    refit = view.locator(".trt-row[data-path$='> Determining refit engines']")
+    # Silent for a second.
+    expect(refit.locator(".trt-bar")).to_have_attribute("data-indeterminate", "", timeout=20_000)
+    view.locator(".trt-cancel").click()
+    note = view.locator(".trt-note")
+    expect(note).to_contain_text(
+        re.compile(r"asked TensorRT to stop; the build process is ended in [012]\.\d s$")
+    )
+    shown(notebook, 1, "cancelled")
+    expect(view.locator(".trt-status")).to_have_text("Cancelled")
+    expect(note).to_have_text(
+        re.compile(r"^Stopped after \S+ s \(build process terminated\) · peak memory \d.* [MG]B$")
+    )
+    ended_by, latency, duration = notebook.kernel(
+        "print(w.result.ended_by, w.result.stop_latency_s, w.result.duration_s)"
+    ).split()
+    ((clicked, _),) = events(notebook, "click 1")
+    told = next(t for t, text in events(notebook, "status 1") if text == "Cancelled")
+    print(f"{ended_by} after {float(latency):.2f} s of a build of {float(duration):.1f} s;")
+    print(f"from the click to the word: {(told - clicked) / 1000:.2f} s")
+    assert ended_by == "terminated"
+    assert 1.9 < float(latency) < 6
+    assert (told - clicked) / 1000 < 6
+    assert greens(view) == []
+    # The kernel and the next build are as before.
+    notebook.kernel("assert BuildWidget(small).start().wait()")
+    notebook.assert_clean()
+
+
+def test_a_crash_and_what_was_printed(open_notebook: OpenNotebook) -> None:
+    code = """
+import os, signal
+def crash(builder, network, config):
+    os.write(1, b"\\x1b[31mred\\x1b[0m <b>bold</b>\\n    indented\\n")
+    os.kill(os.getpid(), signal.SIGSEGV)
+w = BuildWidget(small, configure=crash).start()
+w
+"""
+    notebook = opened(open_notebook, [code])
+    notebook.run(1)
+    view = shown(notebook, 1, "failed")
+    expect(view.locator(".trt-facts dd").first).to_have_text("SIGSEGV")
+    expect(view.locator(".trt-explanation")).to_contain_text("What to do")
+    printed = view.get_by_role("group", name="Printed by the build process")
+    expect(printed).to_be_hidden()
+    view.locator(".trt-log > summary").click()
+    expect(printed).to_contain_text("red <b>bold</b>")
+    assert "\n    indented" in (printed.text_content() or "")
+    assert greens(view) == []
+    for theme in ("light", "dark"):
+        notebook.theme(theme)
+        notebook.screenshot(1, f"widget-crashed-{theme}")
+    notebook.theme("light")
+    # The kernel is unharmed.
+    notebook.kernel("assert BuildWidget(small).start().wait()")
     notebook.assert_clean()
 
 

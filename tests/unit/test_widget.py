@@ -150,8 +150,14 @@ def test_a_failed_build_is_red_and_explains_itself() -> None:
     with pytest.raises(BuildFailed):
         w.wait()
     assert w.header["status"] == "failed"
-    assert "NoSuchOp" in w.header["explanation"]
-    assert w.header["detail"]
+    failure = w.header["failure"]
+    assert failure["cause"] == w.header["detail"]
+    assert "NoSuchOp" in failure["details"]
+    assert failure["remedy"]
+    # TensorRT's words are in the panel of messages, once.
+    said = [message["message"] for message in w.messages]
+    assert any("NoSuchOp" in message for message in said)
+    assert not set(failure["words"]) & set(said)
     assert not w.rows
 
 

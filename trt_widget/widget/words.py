@@ -91,7 +91,8 @@ def closing(result: BuildResult) -> str:
     if result.peak_memory_bytes is not None:
         whose = "" if result.executor == "process" else " of this kernel"
         parts.append(f"peak memory{whose} {_memory(result.peak_memory_bytes)}")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    return text[:1].upper() + text[1:]
 
 
 def _memory(size: int) -> str:

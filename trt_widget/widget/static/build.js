@@ -1181,16 +1181,14 @@ class Card {
     if (latency !== null && status === "cancelled") {
       sentence.push(`Stopped after ${duration(latency)}${header.ending ? ` (${header.ending})` : ""}`);
     } else if (latency !== null && status !== "succeeded") sentence.push(`Ended ${duration(latency)} after Cancel`);
-    if (header.detail) {
-      if (sentence.length > 0) sentence.push(" · ");
-      sentence.push({ name: header.detail });
-    }
-    if (sentence.length === 0 && status === "ended") sentence.push("The outcome is not known");
     const peak = number(header.peak_memory_bytes);
-    if (peak !== null) {
-      const whose = header.executor === "process" ? "" : " of this kernel";
-      sentence.push(`${sentence.length > 0 ? " · " : ""}peak memory${whose} ${memory(peak)}`);
-    }
+    const whose = header.executor === "process" ? "" : " of this kernel";
+    // Behind what is measured, too; else behind the cause.
+    const first = sentence.length > 0;
+    if (peak !== null && first) sentence.push(` · peak memory${whose} ${memory(peak)}`);
+    if (header.detail) sentence.push(...(first ? [" · "] : []), { name: header.detail });
+    else if (!first && status === "ended") sentence.push("The outcome is not known.");
+    if (peak !== null && !first) sentence.push(`${sentence.length > 0 ? " " : ""}Peak memory${whose}: ${memory(peak)}.`);
     return sentence;
   }
 
