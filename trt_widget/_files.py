@@ -11,8 +11,10 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,8 +58,10 @@ if hasattr(errno, "EDQUOT"):  # not on Windows
 # this process, mapped the engine file).
 _WINDOWS_IN_USE: Final = frozenset({5, 32, 1224})
 
-# A file that was in use when its successor came (Windows); removed by a later save.
-_ASIDE: Final = (".trt_widget-", ".old")
+# A file that was in use when its successor came (Windows) has the time in its name. It is removed by
+# a later save, but not at once: another process may be about to put it back.
+_ASIDE: Final = re.compile(r"\.trt_widget-(\d+)-[0-9a-f]+\.old")
+_ASIDE_S: Final = 60
 
 
 def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
@@ -277,16 +281,19 @@ def _replace(temporary: Path, target: Path) -> None:
     else:
         return
     # In use, but whoever shared it for deletion, or mapped it and closed it, lets it be renamed.
-    aside = target.with_name(f"{_ASIDE[0]}{_token()}{_ASIDE[1]}")
+    now = int(time.time())
+    aside = target.with_name(f".trt_widget-{now}-{_token()}.old")
     os.rename(target, aside)  # noqa: PTH104 - Path.rename is this call
     try:
         os.replace(temporary, target)  # noqa: PTH105
     except BaseException:
         os.rename(aside, target)  # noqa: PTH104
         raise
-    for old in target.parent.glob(f"{_ASIDE[0]}*{_ASIDE[1]}"):
-        with contextlib.suppress(OSError):  # still in use: a later save removes it
-            old.unlink()
+    for old in target.parent.glob(".trt_widget-*.old"):
+        found = _ASIDE.fullmatch(old.name)
+        if old == aside or (found and int(found[1]) < now - _ASIDE_S):
+            with contextlib.suppress(OSError):  # still in use: a later save removes it
+                old.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

@@ -370,14 +370,18 @@ def test_a_mapped_file_is_moved_aside(tmp_path: Path, monkeypatch: pytest.Monkey
     assert name == "model.engine"
     assert aside.startswith(".trt_widget-")
     assert (tmp_path / aside).read_bytes() == b"the old engine"
-    # The next save in that folder that has to move a file finds the first one free.
+    # A later save that has to move a file finds the first one free; but another process may still
+    # want to put it back in its place where it is new.
     windows.in_use = [path.stat().st_ino]
     save_atomically(b"third", path)
     assert path.read_bytes() == b"third"
-    assert len(left_over(tmp_path)) == 2
-    windows.in_use = []
+    assert aside in left_over(tmp_path)
+    (tmp_path / aside).rename(tmp_path / ".trt_widget-1700000000-0123456789abcdef.old")
+    windows.in_use = [path.stat().st_ino]
     save_atomically(b"fourth", path)
     assert path.read_bytes() == b"fourth"
+    assert len(left_over(tmp_path)) == 3
+    assert not [name for name in left_over(tmp_path) if "-1700000000-" in name]
 
 
 def test_what_was_moved_aside_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
