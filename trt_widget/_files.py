@@ -58,8 +58,8 @@ if hasattr(errno, "EDQUOT"):  # not on Windows
 # this process, mapped the engine file).
 _WINDOWS_IN_USE: Final = frozenset({5, 32, 1224})
 
-# A file that was in use when its successor came (Windows) has the time in its name. It is removed by
-# a later save, but not at once: another process may be about to put it back.
+# A file that was in use when its successor came (Windows); the time is in its name. A later save
+# removes it, but not at once: another process may be about to put it back.
 _ASIDE: Final = re.compile(r"\.trt_widget-(\d+)-[0-9a-f]+\.old")
 _ASIDE_S: Final = 60
 

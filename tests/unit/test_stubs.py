@@ -39,6 +39,7 @@ FILES = [
     "build.py",
     "diagnosis.py",
     "executors/thread.py",
+    "executors/worker.py",
     "logger.py",
     "monitor.py",
     "network.py",
