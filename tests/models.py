@@ -282,3 +282,102 @@ def with_external_everywhere() -> onnx.ModelProto:
     function.node.add(op_type="Odd", attribute=attributes(graph(None)))
     made.training_info.add(initialization=graph(None), algorithm=graph(None))
     return made
+
+
+def small(
+    node: onnx.NodeProto,
+    shapes: dict[str, list[int | str]],
+    kind: int = TensorProto.FLOAT,
+    weights: dict[str, np.ndarray[Any, Any]] | None = None,
+) -> onnx.ModelProto:
+    """Make a model of one node, whose first output is the model's."""
+    inputs = [(name, kind, shape) for name, shape in shapes.items()]
+    return model([node], inputs, [(node.output[0], kind, None)], weights, name="small")
+
+
+def branch(*nodes: onnx.NodeProto, kind: int = TensorProto.FLOAT) -> onnx.GraphProto:
+    """Make a branch of an If: it sees the values outside, and gives the last node's output."""
+    last = helper.make_tensor_value_info(nodes[-1].output[0], kind, None)
+    return helper.make_graph(list(nodes), "branch", [], [last])
+
+
+def conditional(then: onnx.GraphProto, otherwise: onnx.GraphProto) -> onnx.ModelProto:
+    """Make an If over ``x`` (4,) that has the boolean input ``c``; branches may use ``axes``."""
+    node = helper.make_node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=otherwise)
+    return model(
+        [node],
+        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, [4])],
+        [("y", TensorProto.FLOAT, None)],
+        {"axes": np.array([0], dtype=np.int64)},
+        name="conditional",
+    )
+
+
+def uneven_branches() -> onnx.ModelProto:
+    """Make an If whose branches give (4,) and (1, 4): parses, and no builder takes it."""
+    return conditional(
+        branch(helper.make_node("Relu", ["x"], ["a"])),
+        branch(helper.make_node("Unsqueeze", ["x", "axes"], ["b"])),
+    )
+
+
+def mixed_branches() -> onnx.ModelProto:
+    """Make an If whose branches give FLOAT and INT32: the parser refuses it."""
+    return conditional(
+        branch(helper.make_node("Relu", ["x"], ["a"])),
+        branch(
+            helper.make_node("Cast", ["x"], ["b"], to=TensorProto.INT32), kind=TensorProto.INT32
+        ),
+    )
+
+
+def growing_loop() -> onnx.ModelProto:
+    """Make a Loop that doubles the length of what it carries."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Concat", ["s", "s"], ["s2"], axis=0),
+            helper.make_node("Identity", ["go"], ["go2"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("go2", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s2", TensorProto.FLOAT, [8]),
+        ],
+    )
+    node = helper.make_node("Loop", ["n", "c", "x"], ["y"], name="loop", body=body)
+    weights = {"n": np.array(3, dtype=np.int64), "c": np.array(True)}
+    return small(node, {"x": [4]}, weights=weights)
+
+
+def cycle() -> onnx.ModelProto:
+    """Make two nodes of which each needs the other."""
+    nodes = [
+        helper.make_node("Relu", ["y"], ["x"], name="one"),
+        helper.make_node("Relu", ["x"], ["y"], name="two"),
+    ]
+    return model(nodes, [], [("y", TensorProto.FLOAT, None)], name="cycle")
+
+
+def same_name_twice() -> onnx.ModelProto:
+    """Make two nodes that give the same value."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name=name) for name in ("one", "two")]
+    ends = [("x", TensorProto.FLOAT, [4])], [("y", TensorProto.FLOAT, None)]
+    return model(nodes, *ends, name="twice")
+
+
+def short_weights() -> onnx.ModelProto:
+    """Make a model whose first weights have 3 bytes, where its shape needs 256."""
+    made = mlp()
+    made.graph.initializer[0].raw_data = b"123"
+    return made
+
+
+def one_dimension_of_two() -> onnx.ModelProto:
+    """Make an Add of ``x`` and ``w``, which share the dynamic dimension ``n``."""
+    node = helper.make_node("Add", ["x", "w"], ["y"], name="add")
+    return small(node, {"x": ["n"], "w": ["n"]})

@@ -162,6 +162,10 @@ class OptionError(BuildError, ValueError):
 
 #: What people look for as an option of its own.
 _PRECISIONS: Final = ("fp16", "bf16", "fp8", "int8", "half", "precision", "dtype")
+_PRECISION_IS_THE_MODELS: Final = (
+    "Precision is the model's: a strongly typed network, the default, is built with the types that "
+    "the ONNX file has. On TensorRT 10, flags=['FP16'] asks for a weakly typed one."
+)
 
 
 class UnknownOptionError(BuildError, TypeError):
@@ -182,11 +186,7 @@ class UnknownOptionError(BuildError, TypeError):
         hint = f"Did you mean {nearest!r}?" if nearest else ""
         listing = f"The options are: {', '.join(known)}." if known else ""
         if any(word in name.lower() for word in _PRECISIONS):
-            hint = (
-                "Precision is the model's: a strongly typed network, the default, is built with "
-                "the types that the ONNX file has. On TensorRT 10, flags=['FP16'] asks for a "
-                "weakly typed one."
-            )
+            hint = _PRECISION_IS_THE_MODELS
         super().__init__(
             f"There is no option {name!r}.",
             remedy=" ".join(part for part in (hint, listing) if part),
@@ -483,7 +483,8 @@ def call_users_code(function_name: str, function: Callable[..., _T], *args: obje
         return function(*args)
     except (Exception, SystemExit) as error:
         error.__traceback__ = without_our_frames(error.__traceback__)
-        place = remedy = ""
+        place = ""
+        remedy = _lacking_member(error)
         if error.__traceback__ is None and isinstance(error, TypeError):
             remedy = f"It is called with {_ARGUMENTS[function_name]}."
         if error.__traceback__ is not None:
@@ -511,6 +512,25 @@ _ARGUMENTS: Final = {
     "config": "(builder, network)",
     "source": "no arguments",
 }
+
+
+def _lacking_member(error: BaseException) -> str:
+    """Say what an enumeration of TensorRT has, where the caller named something else."""
+    if not isinstance(error, AttributeError):
+        return ""
+    kind = error.obj
+    members = getattr(kind, "__members__", None)
+    package, _, _ = str(getattr(kind, "__module__", "")).partition(".")
+    if not isinstance(kind, type) or members is None or not package.startswith("tensorrt"):
+        return ""
+    name = f"{kind.__name__}.{error.name}"
+    hint = ""
+    if any(word in str(error.name).lower() for word in _PRECISIONS):
+        hint = f" {_PRECISION_IS_THE_MODELS}"
+    package = package.removesuffix("_bindings")
+    return f"This {package} has no {name}. It has: {', '.join(sorted(members))}.{hint}"
+
+
 # With the separator: a folder whose name only begins like ours is not ours.
 _OUR_FOLDER: Final = str(Path(__file__).absolute().parent) + os.sep
 
