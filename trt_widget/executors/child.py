@@ -142,7 +142,7 @@ class _Child:
         # From here on the user's folders count, as they do in the kernel.
         sys.path[:] = self._request["sys_path"]
         try:
-            functions = pickle.loads(packed)  # noqa: S301 - from our own parent
+            functions, lines = pickle.loads(packed)  # noqa: S301 - from our own parent
         except Exception as error:
             failure = errors.BuildFailed(
                 "The functions of this build could not be recreated in the build process: "
@@ -153,7 +153,10 @@ class _Child:
             )
             raise failure from error
         import dataclasses
+        import linecache
 
+        for name, text in lines.items():
+            linecache.cache[name] = (sum(map(len, text)), None, text, name)
         self._worker.set_functions(functions)
         if "source" in functions:
             source = dataclasses.replace(source, value=functions["source"])
@@ -263,11 +266,12 @@ def _end_with(parent: int) -> None:
 
 
 def _orphaned(parent: int) -> bool:
-    if sys.platform != "win32":
-        return os.getppid() != parent
-    import psutil
+    if sys.platform == "win32":
+        import psutil
 
-    return not psutil.pid_exists(parent)
+        return not psutil.pid_exists(parent)
+    else:  # noqa: RET505 - mypy follows the platform through if and else only
+        return os.getppid() != parent
 
 
 def _watch(parent: int) -> None:

@@ -83,7 +83,8 @@ def pack_functions(source: Source, options: BuildOptions) -> bytes | None:
     Returns
     -------
     bytes or None
-        A dict of functions by name: ``source``, ``configure``, ``config``.
+        The pickle of two dicts: the functions by name (``source``, ``configure``, ``config``), and
+        the lines of those that are in no file (notebook cells), by file name, for tracebacks.
 
     Raises
     ------
@@ -95,18 +96,57 @@ def pack_functions(source: Source, options: BuildOptions) -> bytes | None:
         functions = {**functions, "source": source.value}
     if not functions:
         return None
-    import cloudpickle
+    import linecache
 
     name = ""
     try:
+        files: set[str] = set()
         for name, function in functions.items():  # noqa: B007 - the one that fails is named below
-            cloudpickle.dumps(function)
-        packed: bytes = cloudpickle.dumps(functions)
+            files |= _pickle(function)[1]
+        lines = {
+            file: linecache.getlines(file)
+            for file in files
+            if not os.path.exists(file)  # noqa: PTH110 - names such as <stdin>
+        }
+        packed = _pickle((functions, lines))[0]
     except Exception as error:
         shown = "the source" if name == "source" else f"{name}="
         msg = f"{shown} cannot be sent to another process ({_reason(error)})"
         raise CannotTravelError(msg) from error
     return packed
+
+
+def _pickle(value: object) -> tuple[bytes, set[str]]:
+    """Pickle by cloudpickle; also give the names of the files that the functions come from.
+
+    cloudpickle itself calls every file ``<dynamic-code>``, which would take the user's own lines
+    out of a traceback.
+    """
+    from collections import ChainMap
+    from types import CodeType
+
+    import cloudpickle
+
+    files: set[str] = set()
+    usual = cloudpickle.CloudPickler.dispatch_table
+
+    def reduce_code(code: CodeType) -> tuple[Any, ...]:
+        files.add(code.co_filename)
+        make, arguments = usual[CodeType](code)
+        return _make_code, (make, arguments, code.co_filename)
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+        pass
+
+    Pickler.dispatch_table = ChainMap({CodeType: reduce_code}, usual)
+    with io.BytesIO() as buffer:
+        Pickler(buffer).dump(value)
+        return buffer.getvalue(), files
+
+
+def _make_code(make: Any, arguments: tuple[Any, ...], filename: str) -> Any:
+    """Make a code object again, with the file name that it had (called by the unpickler)."""
+    return make(*arguments).replace(co_filename=filename)
 
 
 def _reason(error: BaseException) -> str:
@@ -743,29 +783,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_forget_pipes)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the process has ended; unreaped, so that its number is not given away."""
-    if sys.platform == "win32":
-        return process.poll() is not None
-    if process.returncode is not None:
-        return True
-    try:
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, process.pid, flags) is not None
-    except ChildProcessError:
-        return True
-    except AttributeError:  # macOS before Python 3.13 has no waitid
+if sys.platform == "win32":
+
+    def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return process.poll() is not None
 
-
-def _terminate(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        process.terminate()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and whatever it has started."""
-    if sys.platform == "win32":
+    def _kill(process: subprocess.Popen[bytes]) -> None:
         import psutil
 
         with contextlib.suppress(psutil.Error):
@@ -774,9 +797,55 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
                     child.kill()
         with contextlib.suppress(OSError):
             process.kill()
-    elif process.returncode is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+
+    def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:  # noqa: ARG001 - as below
+        while data := os.read(pipe.fileno(), _CHUNK):
+            yield data
+
+else:
+
+    def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+        """Whether the process has ended; unreaped, so that its number is not given away."""
+        if process.returncode is not None:
+            return True
+        try:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, process.pid, flags) is not None
+        except ChildProcessError:
+            return True
+        except AttributeError:  # macOS before Python 3.13 has no waitid
+            return process.poll() is not None
+
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        """Kill the process and whatever it has started."""
+        if process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:
+        """Give what comes through a pipe until its end, or until the child is gone and it is empty.
+
+        Its end may never come: a process that the child has started can hold it open.
+        """
+        import select
+
+        descriptor = pipe.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while True:
+            last = gone.is_set()
+            if poll.poll(0 if last else 250):
+                data = os.read(descriptor, _CHUNK)
+                if not data:
+                    return
+                yield data
+            elif last:
+                return
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        process.terminate()
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> int:
@@ -792,28 +861,3 @@ def _named(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:
-    """Give what comes through a pipe until its end, or until the child is gone and it is empty.
-
-    Its end may never come: a process that the child has started can hold it open.
-    """
-    descriptor = pipe.fileno()
-    if sys.platform == "win32":
-        while data := os.read(descriptor, _CHUNK):
-            yield data
-        return
-    import select
-
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    while True:
-        last = gone.is_set()
-        if poll.poll(0 if last else 250):
-            data = os.read(descriptor, _CHUNK)
-            if not data:
-                return
-            yield data
-        elif last:
-            return
