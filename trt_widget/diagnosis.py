@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._onnx import ExternalData, UncheckedError, examine, find_external
+from trt_widget._onnx import Examination, ExternalData, UncheckedError, examine, find_external
 from trt_widget.backend import _driver, gpus
 from trt_widget.errors import (
     BuildCrashed,
@@ -109,6 +109,15 @@ def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError 
         found = examine(source.value)
     except OSError as error:
         return SourceError(f"{name} cannot be read: {error}.", "Check the file.", messages)
+    return _explain_form(name, found, messages) or _explain_external(
+        source, found.external, messages
+    )
+
+
+def _explain_form(
+    name: str, found: Examination, messages: Iterable[str] = ()
+) -> SourceError | None:
+    """Explain what is no whole ONNX model, or too large a one."""
     if found.kind == "empty":
         return SourceError(f"{name} is empty (0 bytes).", "Export the model again.", messages)
     if found.kind == "other":
@@ -129,7 +138,7 @@ def explain_source(source: Source, messages: Iterable[str] = ()) -> SourceError 
             "or the exporter's own option), and give the new path.",
             messages,
         )
-    return _explain_external(source, found.external, messages)
+    return None
 
 
 def check_external(source: Source, allowed: Sequence[Path] = ()) -> SourceError | None:
@@ -161,8 +170,7 @@ def check_external(source: Source, allowed: Sequence[Path] = ()) -> SourceError 
     except OSError as error:
         return SourceError(f"{name} cannot be read: {error}.", "Check the file.")
     except UncheckedError:
-        broken = None if source.kind == "proto" else explain_source(source)
-        return broken or SourceError(
+        return _explain_form(name, examine(value)) or SourceError(
             f"{name} is damaged, or made to mislead: its structure cannot be followed, so it "
             "cannot be checked which other files it would have TensorRT read.",
             "Export or download the model again; onnx.checker.check_model(path) tells more.",
@@ -274,8 +282,8 @@ def _explain_external(
         have = sizes[name] or 0
         if have < size:
             return SourceError(
-                f"The weight file {name} of {source.display_name} is truncated: it has {have:,} "
-                f"bytes, and the model needs {size:,}.",
+                f"The weight file {_listed([name])} of {source.display_name} is truncated: it has "
+                f"{have:,} bytes, and the model needs {size:,}.",
                 "Download or copy it again.",
                 messages,
             )
@@ -283,7 +291,8 @@ def _explain_external(
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_FILES])
+    # A file's name may hold anything, also what no terminal should get and no encoding takes.
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:_SHOWN_FILES])
     more = len(names) - _SHOWN_FILES
     return f"{shown} and {more} more" if more > 0 else shown
 
@@ -738,8 +747,9 @@ _DEVICE_MEMORY: Final = re.compile(
     r"Cuda Runtime \(out of memory\)|cudaError 2\b|Error Code \d+: OutOfMemory"
     r"|User allocator error allocating|Requested amount of (?:GPU )?memory .*could not be allocated"
     r"|Device memory is insufficient to use tactic"
-    r"|[Ss]kipping tactic .*insuf+icient memory|out of memory|OutOfMemory"
+    r"|[Ss]kipping tactic .*insuf+icient memory"
 )
+_SOME_MEMORY: Final = re.compile(r"out of memory|OutOfMemory")
 # NVIDIA/TensorRT issues 3423 and 2647, and many more.
 _NO_IMPLEMENTATION: Final = re.compile(
     r"Could not find any implementation for node (.+?)\.?\s*(?:\)|In \w+ at |$)", re.MULTILINE
@@ -851,6 +861,9 @@ def _explain_device_memory(
     matched = [_line_of(found) for text in real if (found := _DEVICE_MEMORY.search(text))]
     if matched:
         return _Found("TensorRT ran out of GPU memory.", remedy, matched[:_SHOWN_EVIDENCE])
+    some = _first(_SOME_MEMORY, real)
+    if some is not None:
+        return _Found("TensorRT ran out of memory.", remedy, [_line_of(some)])
     node = _first(_NO_IMPLEMENTATION, real)
     warned = [_line_of(found) for _, text in messages if (found := _DEVICE_MEMORY.search(text))]
     if node is None or not warned:
@@ -1089,10 +1102,11 @@ def explain_crash(
     if peak_memory_bytes is not None:
         evidence.append(_memory_seen(peak_memory_bytes, memory_limit_bytes))
     if oom_killed:
-        what = "was killed by the operating system for want of memory."
         evidence.insert(0, "The operating system counted a process killed for want of memory.")
+    if oom_killed and signal_name == "SIGKILL":
+        what = "was killed by the operating system for want of memory."
         remedy = _MORE_MEMORY
-    elif starved and (signal_name == "SIGABRT" or code == _ABORTED or _is_exception(code)):
+    elif starved and (signal_name == "SIGABRT" or (signal_name is None and code)):
         what = "ran out of host memory: an allocation failed, and it ended itself."
         evidence = starved + evidence
         remedy = _MORE_MEMORY
@@ -1165,10 +1179,8 @@ def _explain_code(code: int | None) -> tuple[str, str]:
     )
 
 
-# What abort() of the Visual C++ runtime ends with.
-_ABORTED: Final = 3
 _TRY_AROUND: Final = (
-    "If the model needs a plugin, build once without it to see whose fault it is; another "
+    "Where plugins are loaded, see whether it crashes without them too; another "
     "optimization_level= or TensorRT version may get around it."
 )
 

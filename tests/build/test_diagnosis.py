@@ -98,8 +98,8 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, str, Sequence[str]]] = {
     "cycle": (
         models.cycle(),
         (
-            "The model's nodes cannot be put into an order: its graph has a cycle, or a name is given "
-            "to two values."
+            "The model's nodes cannot be put into an order: its graph has a cycle, or a name is "
+            "given to two values."
         ),
         "onnx.checker",
         ["Failed to sort the model topologically"],
@@ -107,8 +107,8 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str, str, Sequence[str]]] = {
     "same name twice": (
         models.same_name_twice(),
         (
-            "The model's nodes cannot be put into an order: its graph has a cycle, or a name is given "
-            "to two values."
+            "The model's nodes cannot be put into an order: its graph has a cycle, or a name is "
+            "given to two values."
         ),
         "onnx.checker",
         ["Failed to sort the model topologically"],
@@ -178,8 +178,8 @@ FAILING: dict[str, tuple[onnx.ModelProto, dict[str, Any], type, str, str, Sequen
         {"configure": with_profile((1, 7), (2, 7), (8, 7))},
         errors.ProfileError,
         (
-            "The optimization profile does not fit the network: Dimension mismatch for tensor x and "
-            "profile 0."
+            "The optimization profile does not fit the network: Dimension mismatch for tensor x "
+            "and profile 0."
         ),
         "Correct the profile",
         ["profile has min=7, opt=7, max=7 but tensor has 8"],
@@ -189,8 +189,8 @@ FAILING: dict[str, tuple[onnx.ModelProto, dict[str, Any], type, str, str, Sequen
         {"profiles": {"x": ((1,), (4,), (8,)), "w": ((1,), (5,), (8,))}},
         errors.ProfileError,
         (
-            "The optimization profile contradicts itself: inputs share the dimension n, and in OPT it "
-            "is 4 for one and 5 for another."
+            "The optimization profile contradicts itself: inputs share the dimension n, and in OPT "
+            "it is 4 for one and 5 for another."
         ),
         "the same opt",
         ["Condition '==' violated: 4 != 5"],
