@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from tests.run import ROOT
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from tests.browser.harness import Notebook
 
 FAKE = Path(__file__).with_name("fake_card.py").read_text("utf-8")
+TOOLS = Path(__file__).with_name("page_tools.js").read_text("utf-8")
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = '<img src=x onerror="window.pwned = 1"><script>window.pwned = 2</script>'
 BLUE, GREEN = "rgb(25, 118, 210)", "rgb(56, 142, 60)"
 
@@ -427,33 +431,78 @@ def test_reload_and_no_leak(open_notebook: OpenNotebook) -> None:
     notebook.assert_clean()
 
 
+PLACE = "executor='process', where='in a child process'"
+CRASH = (
+    "cause='The build process died with SIGSEGV.', details='', evidence=['It ended by itself.',"
+    " 'The most memory that was seen: 612 MB.'], facts=[('Signal', 'SIGSEGV'), ('Phase', "
+    "'Building engine > Determining refit engines')], remedy='Please report it.', "
+    "words=['Internal error']"
+)
+STATES = {
+    "running": f"card(tree(silent=2), {PLACE}, grace=2)",
+    "cancelling": f"card(tree(silent=6), {PLACE}, grace=200, status='cancelling', "
+    "can_cancel=False, cancel_requested=time.time())",
+    "terminated": f"finish(card(tree(), {PLACE}), 'cancelled', stop_latency_s=2.03, "
+    "ending='build process terminated', peak_memory_bytes=612e6)",
+    "thread": "card(tree(silent=2), executor='thread', where='in a thread of this kernel', "
+    "notes=['Built in a thread of this process: a live config cannot travel.'])",
+    "crashed": f"d = finish(card(tree(), {PLACE}, messages=[dict(time=1., severity='error', "
+    "message='Error Code 2: Internal Error')]), 'failed', errors=1, "
+    f"detail='The build process died with SIGSEGV.', failure=dict({CRASH}))\n"
+    "d.printed = 'Loading plugin …\\nSegmentation fault'\nd",
+    "done": f"finish(card(tree(), {PLACE}), 'succeeded', engine_bytes=102_400_000, "
+    "peak_memory_bytes=1_234e6)",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> None:
+    notebook = open_notebook([FAKE, *STATES.values()])
+    notebook.theme(theme)
+    notebook.page.evaluate(TOOLS)
+    notebook.page.evaluate(AXE.read_text("utf-8"))
+    for index in range(len(STATES) + 1):
+        notebook.run(index)
+    faint: list[Any] = []
+    for index, name in enumerate(STATES, 1):
+        view = card(notebook, index)
+        view.scroll_into_view_if_needed()
+        expect(view.locator(".progress-bar")).to_have_count(5)
+        # All that is folded, too.
+        for summary in view.locator("summary:visible").all():
+            summary.click()
+        for width in (320, 480, 640):
+            view.evaluate("(card, width) => { card.style.maxWidth = `${width}px`; }", width)
+            wide = view.evaluate(
+                """card => [card, ...card.querySelectorAll('*')].filter(each =>
+                    each.checkVisibility() && !each.closest('.trt-label, .trt-name, .trt-live')
+                    && each.getBoundingClientRect().right > card.getBoundingClientRect().right + 0.5
+                ).map(each => each.className)"""
+            )
+            assert wide == [], (name, width)
+            if width == 320 and name in {"cancelling", "crashed"}:
+                notebook.screenshot(index, f"card-{name}-narrow-{theme}")
+        faint += [
+            (name, *text)
+            for text in view.evaluate("card => window.trt.textContrasts(card)")
+            if text[2] < (3 if text[0].endswith("icon") else 4.5)
+        ]
+        found = notebook.page.evaluate("async () => (await axe.run('.trt-build')).violations")
+        faint += [
+            (name, violation["id"], node["html"])
+            for violation in found
+            for node in violation["nodes"]
+        ]
+    assert faint == []
+    notebook.theme("light")
+    notebook.assert_clean()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_looks(open_notebook: OpenNotebook, theme: Any) -> None:
-    place = "executor='process', where='in a child process'"
-    crash = (
-        "cause='The build process died with SIGSEGV.', details='', evidence=['It ended by itself.',"
-        " 'The most memory that was seen: 612 MB.'], facts=[('Signal', 'SIGSEGV'), ('Phase', "
-        "'Building engine > Determining refit engines')], remedy='Please report it.', "
-        "words=['Internal error']"
-    )
-    states = {
-        "running": f"card(tree(silent=2), {place}, grace=2)",
-        "cancelling": f"card(tree(silent=6), {place}, grace=200, status='cancelling', "
-        "can_cancel=False, cancel_requested=time.time())",
-        "terminated": f"finish(card(tree(), {place}), 'cancelled', stop_latency_s=2.03, "
-        "ending='build process terminated', peak_memory_bytes=612e6)",
-        "thread": "card(tree(silent=2), executor='thread', where='in a thread of this kernel', "
-        "notes=['Built in a thread of this process: a live config cannot travel.'])",
-        "crashed": f"d = finish(card(tree(), {place}, messages=[dict(time=1., severity='error', "
-        "message='Error Code 2: Internal Error')]), 'failed', errors=1, "
-        f"detail='The build process died with SIGSEGV.', failure=dict({crash}))\n"
-        "d.printed = 'Loading plugin …\\nSegmentation fault'\nd",
-        "done": f"finish(card(tree(), {place}), 'succeeded', engine_bytes=102_400_000, "
-        "peak_memory_bytes=1_234e6)",
-    }
-    notebook = open_notebook([FAKE, *states.values()])
+    notebook = open_notebook([FAKE, *STATES.values()])
     notebook.theme(theme)
-    for index, name in enumerate(["fake", *states]):
+    for index, name in enumerate(["fake", *STATES]):
         notebook.run(index)
         if index:
             expect(card(notebook, index).locator(".progress-bar")).to_have_count(5)

@@ -508,10 +508,16 @@ def test_a_kernel_that_is_killed(open_notebook: OpenNotebook, executor: str) -> 
     assert_gone(view)
     notebook.wait_idle()
     expect(view).to_have_attribute("data-lost", "gone")
-    notebook.screenshot(1, f"widget-kernel-gone-{executor}-light")
-    notebook.theme("dark")
-    notebook.screenshot(1, f"widget-kernel-gone-{executor}-dark")
-    notebook.theme("light")
+    notebook.page.evaluate(AXE.read_text("utf-8"))
+    for theme in ("dark", "light"):
+        notebook.theme(theme)
+        notebook.screenshot(1, f"widget-kernel-gone-{executor}-{theme}")
+        contrasts = view.evaluate("card => window.trt.textContrasts(card)")
+        assert [
+            text for text in contrasts if text[2] < (3 if text[0].endswith("icon") else 4.5)
+        ] == []
+        found = notebook.page.evaluate("async () => (await axe.run('.trt-build')).violations")
+        assert [violation["id"] for violation in found] == []
 
 
 def test_a_kernel_that_is_shut_down(open_notebook: OpenNotebook) -> None:
@@ -524,6 +530,39 @@ def test_a_kernel_that_is_shut_down(open_notebook: OpenNotebook) -> None:
         re.compile("It was cancelled because it was closed.$|^The kernel has gone;")
     )
     assert greens(view) == []
+
+
+def test_a_busy_kernel_is_not_accused(open_notebook: OpenNotebook) -> None:
+    busy = (
+        "print('begun')\nend = time.monotonic() + 13\nwhile time.monotonic() < end: sum(range(999))"
+    )
+    cells = ["w = slow(models.light_model('densenet121'), 0.02).start()\nw", busy]
+    notebook = opened(open_notebook, cells)
+    view = running(notebook, 1)
+    view.evaluate(
+        """card => {
+            window.lost = [];
+            new MutationObserver(() => window.lost.push(card.dataset.lost)).observe(
+                card, {attributeFilter: ['data-lost']});
+        }"""
+    )
+    notebook.start(2)
+    expect(notebook.output(2)).to_contain_text("begun")
+    notebook.wait(2)
+    assert notebook.page.evaluate("window.lost") == []
+    expect(view).to_have_attribute("data-status", "running")
+
+    # A connection that breaks is not the kernel's end: the card says so, and comes back with it.
+    notebook.page.evaluate("window.panel.sessionContext.session.kernel._ws.close()")
+    notebook.page.wait_for_function("window.lost.length >= 2")
+    lost = notebook.page.evaluate("window.lost")
+    assert lost[0] == "lost"
+    assert lost[-1] is None
+    assert "gone" not in lost
+    before = view.locator(".trt-elapsed").text_content()
+    expect(view.locator(".trt-elapsed")).not_to_have_text(before or "")
+    view.locator(".trt-cancel").click()
+    shown(notebook, 1, "cancelled")
 
 
 # ------------------------------------------------------------------ the child process

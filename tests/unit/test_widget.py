@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import signal
 import threading
 import time
 import weakref
@@ -16,14 +18,18 @@ from typing import TYPE_CHECKING, Any
 import comm
 import pytest
 from comm.base_comm import BaseComm
+from hypothesis import given
+from hypothesis import strategies as st
 from ipywidgets import IntProgress, VBox
 from ipywidgets.widgets.widget import _instances
 
 from tests import models
 from tests.traces import mnist_events, replay
 from trt_widget import BuildCancelled, BuildFailed, BuildStateError, BuildWidget, UnknownOptionError
+from trt_widget.errors import BuildCrashed
 from trt_widget.widget.models import BuildCard, PhaseBar
 from trt_widget.widget.view import CardView
+from trt_widget.widget.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -292,7 +298,125 @@ def test_there_are_never_more_than_forty_rows() -> None:
         w.finish(b"")
 
 
+# ------------------------------------------------------------------ where it runs
+
+
+def test_the_header_names_the_executor_and_its_grace() -> None:
+    w = BuildWidget(models.mlp())
+    assert (w.header["executor"], w.header["where"], w.header["grace"]) == ("auto", None, None)
+    # Nothing is to be expected of a build that was not started.
+    assert w.header["beats"] is False
+    process = BuildWidget(models.mlp(), executor="process", grace=3).start()
+    process.wait()
+    assert (process.header["where"], process.header["grace"]) == ("in a child process", 3.0)
+    assert process.header["beats"] is True
+    thread = BuildWidget(models.mlp(), executor="thread").start()
+    thread.wait()
+    assert (thread.header["where"], thread.header["grace"]) == ("in a thread of this kernel", None)
+    for each, whose in ((process, ""), (thread, " of this kernel")):
+        peak = each.result.peak_memory_bytes
+        assert each.header["peak_memory_bytes"] == peak > 10e6
+        assert f"Peak memory{whose} {peak / 1e6:.0f} MB" in str(each)
+        assert f"Peak memory{whose} {peak / 1e6:.0f} MB" in each._repr_mimebundle_()[0]["text/html"]
+        assert each.header["where"] in str(each)
+
+
+def test_the_reason_for_a_thread_is_a_note_from_the_start_on() -> None:
+    lock = threading.Lock()  # cannot travel
+
+    def configure(*_: Any) -> None:
+        with lock:
+            pass
+
+    with lock:
+        w = BuildWidget(models.mlp(), configure=configure).start()
+        until(lambda: w.header["notes"])
+        (note,) = w.header["notes"]
+        assert "in a thread" in note
+        assert note in str(w)
+    w.wait()
+    assert w.header["notes"] == list(w.result.notes) == [note]
+    assert note in str(w)
+
+
+def test_a_build_that_is_terminated_says_so() -> None:
+    w = BuildWidget(models.transformer(72), executor="process", grace=0).start()
+    until(lambda: len(w.rows) > 3)
+    click(w, {"kind": "cancel"})
+    with pytest.raises(BuildCancelled):
+        w.wait()
+    assert w.header["ending"] == "build process terminated"
+    assert "Stopped after 0." in str(w)
+    assert "(build process terminated)" in str(w)
+    assert w.header["cancel_requested"] == pytest.approx(time.time(), abs=20)
+
+
+def test_a_crash_and_what_was_printed_before() -> None:
+    def crash(*_: Any) -> None:
+        os.write(2, b"\x1b[1mlast\x1b[0m words\n")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    w = BuildWidget(models.mlp(), configure=crash).start()
+    with pytest.raises(BuildCrashed):
+        w.wait()
+    failure = w.header["failure"]
+    assert ("Signal", "SIGSEGV") in failure["facts"]
+    assert failure["details"] == ""  # the output has a place of its own
+    assert failure["remedy"]
+    assert "last words\n" in w.printed
+    assert "last words" in str(w)
+
+
+def test_what_is_printed_goes_to_the_browser_once_a_second(messages: list[Any]) -> None:
+    def talk(*_: Any) -> None:
+        for index in range(30):
+            os.write(1, f"line {index}\n".encode())
+            time.sleep(0.1)
+
+    w = BuildWidget(models.mlp(), configure=talk).start()
+    w.wait()
+    assert w.printed.splitlines()[:30] == [f"line {index}" for index in range(30)]
+    sent = [entry for entry in messages if "printed" in entry[3].get("state", {})]
+    states = [entry[3]["state"]["printed"] for entry in sent]
+    assert 3 <= len([text for text in states if text]) <= 6
+
+
 # ------------------------------------------------------------------ text
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m\x1b[K and \x1b[1;38;5;9mmore\x1b[m", "red and more"),
+        ("\x1b]0;title\x07a\x1b]8;;https://x\x1b\\link\x1b]8;;\x1b\\", "alink"),
+        ("\x9b31mred\x1b(B \x1b7\x1bM.", "red ."),
+        ("10%\r20%\r\n30%\r\r\n", "20%\n30%"),
+        ("  two\tthree  \n\n    four", "  two\tthree  \n\n    four"),
+        ("bell\x07 nul\x00 del\x7f c1\x84", "bell\u2407 nul\u2400 del\u2421 c1\ufffd"),
+        ("cut \x1b[31", "cut "),
+        ("<b>&amp;</b>", "<b>&amp;</b>"),
+        ("\n", ""),
+    ],
+)
+def test_what_controls_a_terminal_is_not_printed(printed: str, shown: str) -> None:
+    assert printable(printed) == shown
+
+
+@given(st.text(st.sampled_from("\x1b[]0;mKa<\r\n\t\x07\\\x9b\x00 ")))
+def test_no_control_character_is_left(text: str) -> None:
+    shown = printable(text)
+    assert not set(shown) & {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}
+    assert printable(shown) == shown
+
+
+def test_of_much_that_was_printed_the_end_is_shown() -> None:
+    shown = printable("".join(f"line {index}\n" for index in range(100_000)))
+    assert len(shown) < 17_000
+    lines = shown.splitlines()
+    assert (lines[0], lines[-1]) == ("…", "line 99999")
+    assert all(line.startswith("line ") for line in lines[1:])
+    endless = printable("x" * 1_000_000)
+    assert len(endless) < 17_000
 
 
 def test_text_and_html_beside_the_view() -> None:

@@ -371,7 +371,12 @@ class KernelWatch {
   }
 
   get #kernel() {
-    return this.#source.kernel ?? null;
+    try {
+      return this.#source.kernel ?? null;
+    } catch {
+      // JupyterLab's manager throws here once it is disposed of.
+      return null;
+    }
   }
 
   /** Whether messages can come at all. */
