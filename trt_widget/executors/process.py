@@ -12,6 +12,7 @@ thread hands the request over and then the cancel; one reads the events; one rea
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -26,6 +27,10 @@ import time as clock
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+# Imported here, on the thread that starts a build, and not when its threads come to need it: the
+# copy that a fork makes of a half-imported module can never be imported.
+import psutil
 
 from trt_widget import diagnosis, errors
 from trt_widget._files import map_file
@@ -376,8 +381,6 @@ class ProcessExecutor:
 
     def _travelling_source(self) -> Source:
         """Give the source as it is sent: a ModelProto as bytes, a callable without its value."""
-        import dataclasses
-
         source, self._source = self._source, None  # type: ignore[assignment]  # sent once
         if source.kind == "proto":
             from trt_widget.network import serialize
@@ -542,8 +545,6 @@ class ProcessExecutor:
 
     def _feed(self, source: Source, scratch: _Scratch) -> None:
         """Hand the request over, and then the cancel, if there is one."""
-        import dataclasses
-
         assert self._process is not None  # noqa: S101 - started with the process
         pipe = self._process.stdin
         assert pipe is not None  # noqa: S101 - it was made with pipes
@@ -789,8 +790,6 @@ if sys.platform == "win32":
         return process.poll() is not None
 
     def _kill(process: subprocess.Popen[bytes]) -> None:
-        import psutil
-
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):
@@ -803,6 +802,7 @@ if sys.platform == "win32":
             yield data
 
 else:
+    import select
 
     def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         """Whether the process has ended; unreaped, so that its number is not given away."""
@@ -827,8 +827,6 @@ else:
 
         Its end may never come: a process that the child has started can hold it open.
         """
-        import select
-
         descriptor = pipe.fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

@@ -158,6 +158,7 @@ class Worker:
             prepared.config.progress_monitor = prepared.previous_monitor
         time = self.now()
         notes = [*prepared.notes, *monitor.other_errors()]
+        messages = self._logger.serious()  # before the cache is written, which may log too
         if options.timing_cache is not None:
             # Also after a cancel or a failure: what was measured so far is not measured again.
             from trt_widget._timing_cache import save_timing_cache
@@ -165,7 +166,6 @@ class Worker:
             note = save_timing_cache(prepared.config, options.timing_cache)
             notes += [note] if note else []
         if serialized is None:
-            messages = self._logger.serious()
             if monitor.answered_false or diagnosis.was_cancelled(messages):
                 return self.cancelled("step", facts, time)
             raise diagnosis.explain_failure(
