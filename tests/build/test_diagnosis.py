@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -15,6 +17,7 @@ from onnx import TensorProto, helper
 from tests import models
 from tests.build.test_network import Logger, build, fails, make, own_network
 from trt_widget import diagnosis, errors
+from trt_widget._onnx import UncheckedError, find_external
 from trt_widget.backend import Backend, find_backend
 from trt_widget.options import BuildOptions, check_source
 
@@ -438,3 +441,57 @@ def test_bytes_do_not_read_from_the_working_directory(
             make(source, logger)
         assert caught.value.messages == ()
     assert build(make(beside.name, logger))
+
+
+def changed(data: bytes, random: Random) -> bytes:
+    """Change a few bytes, write lengths longer than needed, put groups before and ends behind."""
+    out = bytearray(data)
+    for _ in range(random.randint(0, 3)):
+        at = random.randrange(len(out))
+        kind = random.randrange(5)
+        if kind == 0:
+            out[at] ^= 1 << random.randrange(8)
+        elif kind == 1:
+            out[at] = random.randrange(256)
+        elif kind == 2:
+            del out[at : at + random.randint(1, 4)]
+        elif kind == 3:
+            out[at:at] = random.randbytes(random.randint(1, 3))
+        elif out[at] < 0x80:
+            out[at : at + 1] = bytes([out[at] | 0x80, 0])
+    if random.random() < 0.3:
+        before = random.choice([b"", b"\x9b\x06\x08\x01\x9c\x06", b"\x3d1234", b"\x3a\x00"])
+        behind = random.choice([b"", b"\x00", b"\x3c", b"\x3b\x3c", b"\x04"])
+        return before + bytes(out) + behind + random.randbytes(random.randint(0, 3))
+    return bytes(out)
+
+
+def test_tensorrt_opens_no_file_that_the_check_did_not_see(tmp_path: Path) -> None:
+    """Over changed models: what TensorRT tries to open is known before, and it reads no others."""
+    random = Random(3)  # noqa: S311 - the same sequence each time
+    path = tmp_path / "model.onnx"
+    data = models.save_external(models.mlp(), path, "w0123.bin").read_bytes()
+    (tmp_path / "w0123.bin").unlink()
+    logger = Logger()
+    builder = trt.Builder(logger)
+    counts = {"opened": 0, "unchecked": 0}
+    for _ in range(1500):
+        path.write_bytes(changed(data, random))
+        logger.kept.clear()
+        network = builder.create_network(0)
+        trt.OnnxParser(network, logger).parse_from_file(str(path))
+        words = "\n".join(text for _, text in logger.serious())
+        opened = re.findall(r"(?:Failed to open file|Normalized path is): (.*)", words)
+        try:
+            locations = [stored.location for stored in find_external(path)]
+        except UncheckedError:
+            counts["unchecked"] += 1
+            assert "MODEL_DESERIALIZE_FAILED" in words  # no file that TensorRT reads is refused
+            assert not opened
+            continue
+        for name in opened:
+            counts["opened"] += 1
+            tried = os.path.normpath(tmp_path / name)
+            known = [location.split("\0")[0].split("\n")[0] for location in locations]
+            assert any(os.path.normpath(f"{tmp_path}/{location}") == tried for location in known)
+    assert min(counts.values()) > 100
