@@ -148,9 +148,11 @@ class Build:
         Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's
         manner that returns ``(builder, network)`` or ``(builder, network, parser)``.
     **options
-        ``output``, ``profiles``, ``timeout``, ``flags``, ``strongly_typed``, ``network_flags``,
-        ``optimization_level``, ``workspace``, ``device``, ``target``, ``configure``, ``config``,
-        ``backend``; each is explained in :class:`trt_widget.options.BuildOptions`.
+        ``executor``, ``output``, ``profiles``, ``timeout``, ``grace``, ``flags``,
+        ``strongly_typed``, ``network_flags``, ``optimization_level``, ``workspace``, ``device``,
+        ``target``, ``configure``, ``config``, ``exclusive``, ``plugins``, ``external_data``,
+        ``timing_cache``, ``backend``; each is explained in
+        :class:`trt_widget.options.BuildOptions`.
 
     Raises
     ------

@@ -60,7 +60,8 @@ class BuildWidget(BuildCard):
     **options
         ``executor``, ``output``, ``profiles``, ``timeout``, ``grace``, ``flags``,
         ``strongly_typed``, ``network_flags``, ``optimization_level``, ``workspace``, ``device``,
-        ``target``, ``configure``, ``config``, ``backend`` and more; each is explained in
+        ``target``, ``configure``, ``config``, ``exclusive``, ``plugins``, ``external_data``,
+        ``timing_cache``, ``backend``; each is explained in
         :class:`trt_widget.options.BuildOptions`.
 
     Attributes
