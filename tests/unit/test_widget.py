@@ -453,6 +453,9 @@ def test_the_text_of_a_failure_has_the_remedy() -> None:
     with pytest.raises(BuildFailed):
         w.wait()
     assert "profiles={" in str(w)
+    html = w._repr_mimebundle_()[0]["text/html"]
+    assert "profiles={" in html
+    assert "pre-wrap" in html  # its lines are as they were written
 
 
 def test_text_of_a_model_is_escaped() -> None:
@@ -462,6 +465,14 @@ def test_text_of_a_model_is_escaped() -> None:
     with hostile:
         hostile.monitor.phase_start(EVIL, None, 1)
         hostile.finish(b"")
+    failed = models.unknown_operators("NoSuchOp")
+    failed.graph.node[1].name = EVIL
+    broken = BuildWidget(failed).start()
+    with pytest.raises(BuildFailed):
+        broken.wait()
+    failure = broken._repr_mimebundle_()[0]["text/html"]
+    assert failure.count("&lt;img") > 1  # in the table, and in TensorRT's words
+    assert "<img" not in failure
     html = hostile._repr_mimebundle_()[0]["text/html"]
     assert "<img" not in html
     assert "&lt;img" in html

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
-from trt_widget.widget.words import closing, describe, where
+from trt_widget.widget.words import MAX_LINES, closing, describe, failure, where
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trt_widget.build import Build
+    from trt_widget.errors import BuildError
     from trt_widget.phases import PhaseNode
 
 __all__ = ["build_html", "build_text"]
@@ -71,6 +74,19 @@ def _steps(node: PhaseNode) -> str:
     return node.status
 
 
+def _explained(error: BuildError, escape: Callable[[str], str]) -> str:
+    """Give what is known about a failure; TensorRT's words are folded."""
+    parts = [error.cause, error.details()]
+    if error.evidence:
+        parts += ["Evidence:", *(f"  {line}" for line in error.evidence[:MAX_LINES])]
+    text = "\n".join(part for part in (*parts, error.remedy) if part)
+    html = f'<div style="white-space:pre-wrap">{escape(text)}</div>'
+    words = "\n".join(failure(error, [])["words"])
+    if words:
+        html += f"<details><summary>TensorRT said</summary><pre>{escape(words)}</pre></details>"
+    return html
+
+
 def build_html(build: Build) -> str:
     """Draw the build as a small table; every text in it is escaped."""
     from html import escape
@@ -86,12 +102,14 @@ def build_html(build: Build) -> str:
             for row in rows
         )
         status, detail, place = build.status, describe(build), where(build)
-        remarks = [line for line in (detail, *_remarks(build)) if line]
+        error = build.result.error if build.result and status == "failed" else None
+        explained = _explained(error, escape) if error else escape(detail or "")
+        remarks = [text for text in (explained, *map(escape, _remarks(build))) if text]
     seconds = f", {now:.1f} s" if cells else ""
     return (
         f"<div><b>{escape(build.name)}</b>: {escape(status)}{seconds} "
         f"({escape(str(build.backend))}{f', {place}' if place else ''})"
-        + "".join(f"<br>{escape(line)}" for line in remarks)
+        + "".join(f"<div>{text}</div>" for text in remarks)
         + (
             "<table><thead><tr><th>phase</th><th>count</th><th>time</th><th>steps</th></tr></thead>"
             f"<tbody>{cells}</tbody></table>"
