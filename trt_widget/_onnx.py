@@ -23,10 +23,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
-__all__ = ["Examination", "ExternalData", "UncheckedError", "examine", "find_external"]
+__all__ = [
+    "Examination",
+    "ExternalData",
+    "UncheckedError",
+    "domains",
+    "examine",
+    "find_external",
+]
 
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 
@@ -64,6 +71,7 @@ _SCHEMA: Final[dict[str, dict[int, str]]] = {
     },
     "sparse": {1: "tensor", 2: "tensor"},
 }
+_NODE_OPERATOR, _NODE_DOMAIN = 4, 7
 _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _LOCATION: Final = "location"
@@ -175,13 +183,22 @@ def examine(source: Path | bytes) -> Examination:
     OSError
         The file cannot be opened.
     """
+    with _opened(source) as data:
+        return _examine(data)
+
+
+@contextlib.contextmanager
+def _opened(source: Path | bytes) -> Iterator[bytes | mmap.mmap]:
+    """Give the bytes, or the file mapped; an empty file cannot be mapped."""
     if isinstance(source, bytes):
-        return _examine(source)
+        yield source
+        return
     with source.open("rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
-            return _examine(b"")
+            yield b""
+            return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return _examine(mapped)
+            yield mapped
 
 
 def _examine(data: bytes | mmap.mmap) -> Examination:
@@ -247,13 +264,31 @@ def find_external(source: Path | bytes) -> list[ExternalData]:
     OSError
         The file cannot be opened.
     """
-    if isinstance(source, bytes):
-        return _find_external(source)
-    with source.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return []
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return _find_external(mapped)
+    with _opened(source) as data:
+        return _find_external(data)
+
+
+def domains(source: Path | bytes, operators: Collection[str]) -> dict[str, str]:
+    """Tell the domains of operators that are none of ONNX's own, by the operators' names.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    """
+    found: dict[str, str] = {}
+    with _opened(source) as data, contextlib.suppress(_TruncatedError, _MalformedError):
+        for message, start, stop in _walk(data):
+            if message == "node":
+                texts = {
+                    number: _text(data, first, last)
+                    for number, wire_type, first, last in _fields(data, start, stop)
+                    if wire_type == _LENGTH and number in {_NODE_OPERATOR, _NODE_DOMAIN}
+                }
+                operator, domain = texts.get(_NODE_OPERATOR, ""), texts.get(_NODE_DOMAIN, "")
+                if operator in operators and domain not in {"", "ai.onnx"}:
+                    found[operator] = domain
+    return found
 
 
 class UncheckedError(Exception):
@@ -353,8 +388,8 @@ def _after_group(data: bytes | mmap.mmap, number: int, at: int, end: int) -> int
     return at
 
 
-def _external(data: bytes | mmap.mmap) -> Iterator[ExternalData]:
-    """Give the tensors that name other files; what is not known is skipped."""
+def _walk(data: bytes | mmap.mmap) -> Iterator[tuple[str, int, int]]:
+    """Give the messages in which tensors can be, and the tensors: kind, begin, end."""
     # Not recursive: generators within generators would take their depth's time for each field.
     open_messages = [("model", _fields(data, 0, len(data)))]
     while open_messages:
@@ -364,8 +399,8 @@ def _external(data: bytes | mmap.mmap) -> Iterator[ExternalData]:
             for number, wire_type, start, stop in fields:
                 if wire_type != _LENGTH or number not in inner:
                     continue
+                yield inner[number], start, stop
                 if inner[number] == "tensor":
-                    yield from _external_of_tensor(data, start, stop)
                     continue
                 if len(open_messages) > _DEEPEST:
                     raise _MalformedError
@@ -377,6 +412,13 @@ def _external(data: bytes | mmap.mmap) -> Iterator[ExternalData]:
             if len(open_messages) > 1:
                 raise
             return  # here TensorRT takes the model as it is, without what follows
+
+
+def _external(data: bytes | mmap.mmap) -> Iterator[ExternalData]:
+    """Give the tensors that name other files; what is not known is skipped."""
+    for message, start, stop in _walk(data):
+        if message == "tensor":
+            yield from _external_of_tensor(data, start, stop)
 
 
 def _external_of_tensor(data: bytes | mmap.mmap, at: int, end: int) -> Iterator[ExternalData]:

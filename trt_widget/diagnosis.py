@@ -9,6 +9,7 @@ The sentences were seen with ``tensorrt_rtx`` 1.7.1 on a machine without a GPU, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal as signals
@@ -17,7 +18,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._onnx import Examination, ExternalData, UncheckedError, examine, find_external
+from trt_widget._onnx import (
+    Examination,
+    ExternalData,
+    UncheckedError,
+    domains,
+    examine,
+    find_external,
+)
 from trt_widget.backend import _driver, gpus
 from trt_widget.errors import (
     BuildCrashed,
@@ -334,11 +342,13 @@ def explain_parse(
         explained = explain_source(source, said)
         if explained is not None:
             return explained
-    for explain in (_explain_unknown, _explain_unsupported, _explain_graph):
-        found = explain(nodes, _load_plugin(in_child=in_child))
-        if found is not None:
-            cause, remedy, evidence = found
-            return ParseFailed(cause, remedy, said, evidence=evidence, nodes=nodes)
+    found = (
+        _explain_unknown(nodes, source, _load_plugin(in_child=in_child))
+        or _explain_unsupported(nodes)
+        or _explain_graph(nodes)
+    )
+    if found is not None:
+        return ParseFailed(found.cause, found.remedy, said, evidence=found.evidence, nodes=nodes)
     blamed = [node for node in nodes if node.node >= 0]
     checker = (
         "onnx.checker.check_model(path, full_check=True) tells whether the model itself is in "
@@ -377,19 +387,37 @@ class _Found(NamedTuple):
     evidence: list[str]
 
 
-def _explain_unknown(nodes: Sequence[NodeError], plugin: str) -> _Found | None:
-    """Explain operators that nobody implements; the three are cause, remedy and evidence."""
+def _explain_unknown(nodes: Sequence[NodeError], source: Source, plugin: str) -> _Found | None:
+    """Explain operators that nobody implements."""
     unknown = [node for node in nodes if node.node >= 0 and _NO_PLUGIN.search(node.description)]
     if not unknown:
         return None
     operators = sorted({node.operator for node in unknown})
+    foreign: dict[str, str] = {}
+    if source.kind in {"path", "bytes"}:
+        with contextlib.suppress(OSError):
+            foreign = domains(source.value, operators)
+    remedy = f"Export the model with operators that TensorRT has. {plugin}"
+    if _RUNTIMES_OWN in foreign.values():
+        remedy = (
+            f"Operators of the domain {_RUNTIMES_OWN} are ONNX Runtime's own: take the model as it "
+            f"was before ONNX Runtime optimized or quantized it. {remedy}"
+        )
     return _Found(
         f"TensorRT does not know the operator{'s' if len(operators) > 1 else ''} "
         f"{_listed(operators)} ({len(unknown)} node{'s' if len(unknown) > 1 else ''}).",
-        f"Export the model with operators that TensorRT has. {plugin}",
-        _objections(unknown),
+        remedy,
+        [
+            *_objections(unknown),
+            *[
+                f"{_listed([operator])} is of the domain {_listed([domain])}, not of ONNX itself."
+                for operator, domain in sorted(foreign.items())[:_SHOWN_FILES]
+            ],
+        ],
     )
 
+
+_RUNTIMES_OWN: Final = "com.microsoft"
 
 # The first from 1.7.1 for any unknown operator, the second for one that the package's own plugin
 # library implements (NonZero). The third is older: onnx/onnx-tensorrt issue 800.
@@ -402,7 +430,7 @@ _NO_PLUGIN: Final = re.compile(
 _UNSUPPORTED: Final = re.compile(r"false|Assertion failed: .*\bunsupported\b.*", re.IGNORECASE)
 
 
-def _explain_unsupported(nodes: Sequence[NodeError], _: str) -> _Found | None:
+def _explain_unsupported(nodes: Sequence[NodeError]) -> _Found | None:
     """Explain operators that TensorRT knows and does not implement, or not for these types."""
     refused = [
         node for node in nodes if node.node >= 0 and _UNSUPPORTED.fullmatch(node.description)
@@ -427,7 +455,7 @@ def _explain_unsupported(nodes: Sequence[NodeError], _: str) -> _Found | None:
     return None
 
 
-def _explain_graph(nodes: Sequence[NodeError], _: str) -> _Found | None:
+def _explain_graph(nodes: Sequence[NodeError]) -> _Found | None:
     """Explain what is wrong with the graph as a whole."""
     for node in nodes:
         for pattern, cause, remedy in _GRAPH_RULES:

@@ -138,6 +138,15 @@ def test_what_the_parser_refuses(name: str, logger: Logger) -> None:
         assert "cudaError" not in line
 
 
+def test_operators_of_another_domain_are_named_so(logger: Logger) -> None:
+    made = models.small(node("FusedGelu", domain="com.microsoft"), {"x": [4]})
+    made.opset_import.add(domain="com.microsoft", version=1)
+    error = refused(made, logger)
+    assert error.cause == "TensorRT does not know the operator FusedGelu (1 node)."
+    assert error.evidence[1:] == ("FusedGelu is of the domain com.microsoft, not of ONNX itself.",)
+    assert "before ONNX Runtime optimized" in error.remedy
+
+
 def test_a_plugin_of_this_kernel_does_not_reach_a_child(logger: Logger) -> None:
     made = models.unknown_operators("NoSuchOp")
     child = refused(made, logger, in_child=True)
