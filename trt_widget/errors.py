@@ -1,8 +1,9 @@
 """What can go wrong, as types.
 
 Every error of this package derives from :class:`BuildError`. Each one says the cause first, then
-what to do, then TensorRT's own words. Each survives pickling, and goes to plain data and back
-(:func:`to_record`, :func:`from_record`: a build in another process sends its error home so)::
+what this rests on, then what to do, then TensorRT's own words. Each survives pickling, and goes to
+plain data and back (:func:`to_record`, :func:`from_record`: a build in another process sends its
+error home so)::
 
     BuildError
     ├── BackendNotFound      (ImportError)   no usable TensorRT
@@ -249,7 +250,8 @@ class BuildFailed(BuildError):  # noqa: N818 - public name
 class SourceError(BuildFailed):
     """The model cannot be read.
 
-    It is missing, a directory, empty, not ONNX, truncated, or its weight files are missing.
+    It is missing, a directory, empty, not ONNX, truncated, its weight files are missing, or it names
+    files for its weights that it may not read (``external_data=``).
     """
 
 
