@@ -250,8 +250,8 @@ class BuildFailed(BuildError):  # noqa: N818 - public name
 class SourceError(BuildFailed):
     """The model cannot be read.
 
-    It is missing, a directory, empty, not ONNX, truncated, its weight files are missing, or it names
-    files for its weights that it may not read (``external_data=``).
+    It is missing, a directory, empty, not ONNX, truncated, its weight files are missing, or it
+    names files for its weights that it may not read (``external_data=``).
     """
 
 
