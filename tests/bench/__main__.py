@@ -17,7 +17,10 @@ from pathlib import Path
 
 from tests.bench.stats import Row, table
 
-NAMES = ("callback", "build", "rates", "import", "click", "extra")
+NAMES = (
+    *("callback", "build", "rates", "import", "click", "extra"),
+    *("busy", "startup", "gap", "latency", "flood", "engine"),
+)
 PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
 
 
@@ -61,7 +64,10 @@ def header() -> str:
 def main() -> int:
     """Measure and print; return the exit status."""
     options = parse()
-    from tests.bench.figures import FIGURES, say
+    from tests.bench import executors, figures
+    from tests.bench.figures import say
+
+    measure = figures.FIGURES | executors.FIGURES
 
     started = time.monotonic()
     print(header(), flush=True)
@@ -72,7 +78,7 @@ def main() -> int:
             continue
         say(f"{name} ...")
         try:
-            rows += FIGURES[name](long=options.long)
+            rows += measure[name](long=options.long)
         except Exception as error:  # noqa: BLE001 - the other figures are still wanted
             rows.append(Row(name, f"not measured: {error!r}"[:200], "", met=False))
             broken += 1

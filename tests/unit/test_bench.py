@@ -6,8 +6,9 @@ from statistics import fmean
 
 import pytest
 
+from tests.bench import executors, figures
 from tests.bench.__main__ import NAMES, header, parse
-from tests.bench.figures import FIGURES
+from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
 from tests.bench.stats import Row, busiest, differences, interval, ratios, spread, table
 from tests.traces import mnist_events
@@ -22,7 +23,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--only", "nothing"])
     assert "click" in capsys.readouterr().err
-    assert set(NAMES) == set(FIGURES)
+    assert sorted(NAMES) == sorted([*figures.FIGURES, *executors.FIGURES])
     assert "Python" in header()
 
 
@@ -98,3 +99,10 @@ def test_the_calls_are_those_of_tensorrt() -> None:
         ("long phase",),
         ("root",),
     ]
+
+
+def test_what_floods_a_build_process() -> None:
+    replayed = last_state(flood_events(len(mnist_events())))
+    recorded = last_state(mnist_events())
+    root = "Building engine"
+    assert replayed == {FLOOD_ROOT + path[len(root) :]: state for path, state in recorded.items()}

@@ -1,0 +1,364 @@
+"""What the benches of the executors run: in a kernel, in a fresh process, in a build process.
+
+Functions that are given to a build (``source``, ``configure``) are sent to the build process by
+name and imported there. A monitor that such a function puts into the config is called by that of
+the package, with every callback of TensorRT, on TensorRT's thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import tensorrt_rtx as trt
+
+from tests.bench.inside import Emitter, OnlyTrue, calls, last_state, part_of_trace
+from trt_widget import Build
+from trt_widget._memory import peak_memory
+from trt_widget.events import (
+    LogMessage,
+    NetworkReady,
+    PhaseFinished,
+    PhasesCollapsed,
+    PhasesCompleted,
+    PhaseStarted,
+    StepCompleted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from trt_widget.events import Event
+
+#: Events that come from callbacks of TensorRT.
+CALLBACKS = (PhaseStarted, StepCompleted, PhaseFinished, PhasesCompleted, PhasesCollapsed)
+
+
+# ------------------------------------------------------------------ beside a loop
+
+#: A build without a monitor that prints how long TensorRT took.
+PLAIN = """
+import sys, time
+import tensorrt_rtx as trt
+builder = trt.Builder(logger := trt.Logger(trt.Logger.ERROR))
+network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+parser = trt.OnnxParser(network, logger)
+assert parser.parse_from_file(sys.argv[1])
+config = builder.create_builder_config()
+start = time.perf_counter()
+assert builder.build_serialized_network(network, config)
+print(time.perf_counter() - start)
+"""
+
+
+def beside_loop(how: str, path: str) -> None:
+    """Run pure Python until a build has ended; print how long it was inside TensorRT.
+
+    Of every kind of build that is the time of ``build_serialized_network``, parsing excluded.
+    """
+    if how == "plain":
+        # Its own session, as the package's build process has one: the system may share its time out
+        # by session.
+        process = subprocess.Popen(
+            [sys.executable, "-c", PLAIN, path], stdout=subprocess.PIPE, start_new_session=True
+        )
+        _loop_until(lambda: process.poll() is not None)
+        print(json.dumps(float(process.communicate()[0])))
+        return
+    from IPython.display import display
+
+    from trt_widget import BuildWidget
+
+    widget = BuildWidget(path, executor=how)
+    ready: list[float] = []
+    widget.subscribe(
+        lambda events: ready.extend(e.time for e in events if isinstance(e, NetworkReady))
+    )
+    display(widget.start())  # type: ignore[no-untyped-call]
+    _loop_until(lambda: widget.result is not None)
+    widget.wait()
+    assert widget.result is not None
+    assert widget.result.executor == how
+    took = widget.result.duration_s - ready[0]
+    widget.close()
+    print(json.dumps(took))
+
+
+def _loop_until(done: Callable[[], bool]) -> None:
+    turns = 0
+    while turns % 20_000 or not done():
+        turns += 1
+
+
+# ------------------------------------------------------------------ latency
+
+#: Messages: one of every step, and one of every drain of the build process.
+STEP = "trt_widget bench: step"
+MARK = "trt_widget bench: drain"
+
+
+class Marking(OnlyTrue):
+    """Stretches a build, logs at each step, and adds a message to each drain, as its last event.
+
+    Messages are not coalesced as steps are: every one arrives, whenever in a tick it was recorded.
+    The time of the one that is added is that of the drain.
+    """
+
+    def __init__(self, logger: Any, config: Any, pause: float) -> None:
+        super().__init__()
+        self.logger = logger
+        self.config = config
+        self.pause = pause
+        self.wrapped = False
+
+    def phase_start(self, *_: Any) -> None:
+        if self.wrapped:
+            return
+        self.wrapped = True
+        monitor = self.config.progress_monitor  # the package's own by now
+        drain = monitor.drain
+
+        def marking() -> list[Event]:
+            events: list[Event] = drain()
+            if events:
+                events.append(LogMessage(perf_counter() - monitor.origin, "info", MARK))
+            return events
+
+        monitor.drain = marking
+
+    def step_complete(self, *_: Any) -> bool:
+        time.sleep(self.pause)
+        self.logger.log(trt.ILogger.Severity.INFO, STEP)
+        return True
+
+
+def mark_drains(builder: Any, _network: Any, config: Any) -> None:
+    """Be the ``configure=`` of a build whose drains are marked and whose steps take 5 ms."""
+    config.progress_monitor = Marking(builder.logger, config, 0.005)
+
+
+# ------------------------------------------------------------------ a flood
+
+#: What the root of the trace is called in a flood, to tell it from that of the real build.
+FLOOD_ROOT = "Replayed trace"
+
+
+def flood_events(count: int) -> list[Event]:
+    """Repeat the MNIST trace up to ``count`` events, under a root of another name."""
+    events = part_of_trace(count)
+    root = events[0].phase  # type: ignore[union-attr]
+    renamed: dict[int, Event] = {}
+    for event in events:
+        values = dict(vars(event))
+        for name in ("phase", "parent"):
+            if values.get(name) == root:
+                values[name] = FLOOD_ROOT
+        renamed.setdefault(id(event), type(event)(**values))
+    return [renamed[id(event)] for event in events]
+
+
+class Flooding(OnlyTrue):
+    """Replays recorded callbacks at a rate that RTX cannot keep up for long.
+
+    TensorRT itself waits meanwhile, in the first callback of its build; the replay comes from a
+    thread of its own, so that its phases are not mixed with the real one that is open.
+    """
+
+    def __init__(self, config: Any, rate: float, count: int) -> None:
+        super().__init__()
+        self.config = config
+        self.rate = rate
+        self.events = flood_events(count)
+        self.begun = False
+
+    def phase_start(self, *_: Any) -> None:
+        if self.begun:
+            return
+        self.begun = True
+        emitter = Emitter(calls(self.config.progress_monitor, self.events), self.rate, 0)
+        emitter.count = len(emitter.prepared)
+        thread = threading.Thread(target=emitter.run)
+        thread.start()
+        thread.join()
+        print(json.dumps([emitter.count, emitter.wall_s, emitter.cpu_s]))
+
+
+def make_flood(rate: float, count: int, _builder: Any, _network: Any, config: Any) -> None:
+    """Be the ``configure=`` of a build that begins with a flood."""
+    config.progress_monitor = Flooding(config, rate, count)
+
+
+_kept: dict[str, Any] = {}
+
+
+def flood(rate: float, count: int) -> None:
+    """Begin a build with a flood and leave the kernel idle; a Label says when it has ended.
+
+    The Label gives CPU and wall seconds of this process from the flood's first event to the end.
+    """
+    from IPython.display import display
+
+    from tests.models import mlp
+    from trt_widget import BuildWidget
+
+    configure = functools.partial(make_flood, rate, count)
+    widget = BuildWidget(mlp().SerializeToString(), executor="process", configure=configure)
+    begun: list[tuple[float, float]] = []
+    emitted = flood_events(count)
+    _kept["expected"] = last_state(emitted)
+    _kept["widget"] = widget
+    del emitted
+
+    def note(events: list[Event]) -> None:
+        if not begun and any(isinstance(event, CALLBACKS) for event in events):
+            begun.append((time.process_time(), perf_counter()))
+
+    widget.subscribe(note)
+    display(widget.start())  # type: ignore[no-untyped-call]
+
+    def run() -> None:
+        from ipywidgets import Label
+
+        widget.build.wait()
+        cpu, wall = time.process_time() - begun[0][0], perf_counter() - begun[0][1]
+        sent, sent_s, sent_cpu_s = json.loads(widget.build.printed.splitlines()[-1])
+        Label(json.dumps([cpu, wall, sent, sent_s, sent_cpu_s]))
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def flood_expected() -> None:
+    """Print what the rows of the flood must show."""
+    print(json.dumps(_kept.pop("expected")))
+
+
+def flood_close() -> None:
+    """Close the widget."""
+    _kept.pop("widget").close()
+
+
+# ------------------------------------------------------------------ a large engine
+
+_WIDTH = 4096
+_BYTES_OF_LAYER = 4 * _WIDTH * _WIDTH
+
+
+def large_network(layers: int) -> tuple[Any, Any]:
+    """Make a network of so many matrices of 67 MB: the source of a build."""
+    import numpy as np
+
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    last = network.add_input("x", trt.float32, (1, _WIDTH))
+    random = np.random.default_rng(0)
+    _kept["weights"] = []
+    for _ in range(layers):
+        weights = random.random((_WIDTH, _WIDTH), dtype=np.float32)
+        _kept["weights"].append(weights)  # the network does not copy them
+        constant = network.add_constant(weights.shape, trt.Weights(weights)).get_output(0)
+        none = trt.MatrixOperation.NONE
+        product = network.add_matrix_multiply(last, none, constant, none)
+        last = network.add_activation(product.get_output(0), trt.ActivationType.RELU).get_output(0)
+    network.mark_output(last)
+    return builder, network
+
+
+def large_engine(executor: str, size: int) -> None:
+    """Build something tiny, then something of ``size`` bytes; print what that did to this process.
+
+    Printed are the peak of memory before and after, and the size of the engine.
+    """
+    from tests.models import mlp
+
+    Build(mlp().SerializeToString(), executor=executor).start().wait()
+    before = peak_memory()
+    source = functools.partial(large_network, -(-size // _BYTES_OF_LAYER))
+    build = Build(source, executor=executor).start()
+    build.wait()
+    assert build.result is not None
+    print(json.dumps([before, peak_memory(), build.result.engine_bytes, build.result.duration_s]))
+
+
+# ------------------------------------------------------------------ start-up
+
+#: Run by ``python -I -c``: what importing takes in a build process.
+IMPORTS = """
+import json, sys, time
+sys.path[:] = json.loads(sys.argv[1])
+start = time.perf_counter()
+import trt_widget.executors.child
+middle = time.perf_counter()
+import tensorrt_rtx
+print(json.dumps([middle - start, time.perf_counter() - middle]))
+"""
+
+
+def first_event(data: bytes) -> tuple[float, float]:
+    """Build; give the seconds from start() to the first event in the build process, and to here.
+
+    The first event is a message or a callback of TensorRT, not what the package itself says.
+    """
+    seen: list[tuple[float, float]] = []
+    build = Build(data, executor="process")
+
+    def note(events: list[Event]) -> None:
+        origin = origin_of(build)
+        times = [event.time for event in events if isinstance(event, (LogMessage, *CALLBACKS))]
+        if times and not seen:
+            seen.append((origin + min(times), perf_counter()))
+
+    build.subscribe(note)
+    start = perf_counter()
+    build.start().wait()
+    return seen[0][0] - start, seen[0][1] - start
+
+
+def origin_of(build: Build) -> float:
+    """Give the time zero of a build's events by ``perf_counter()``, the same in all processes."""
+    return perf_counter() - build.now()
+
+
+# ------------------------------------------------------------------ a cancel in the gap
+
+
+def cancel_in_gap(source: Any, executor: str, grace: float, silence: float) -> tuple[float, str]:
+    """Cancel when the last callback is ``silence`` seconds old.
+
+    Gives the seconds until the status is final and no build process is left, and how it ended.
+    """
+    import psutil
+
+    me = psutil.Process(os.getpid())
+    before = set(me.children())
+    last: list[float] = []
+    build = Build(source, executor=executor, grace=grace)
+
+    def note(events: list[Event]) -> None:
+        last.extend(event.time for event in events if isinstance(event, CALLBACKS))
+
+    build.subscribe(note)
+    build.start()
+    while build.result is None and (not last or build.now() - max(last) < silence):
+        time.sleep(0.02)
+    children = set(me.children()) - before
+    assert len(children) == (executor == "process")
+    start = perf_counter()
+    build.request_cancel()
+    while build.result is None or any(child.is_running() for child in children):
+        time.sleep(0.001)
+    took = perf_counter() - start
+    assert build.result.status == "cancelled", build.result
+    return took, build.result.ended_by
+
+
+def from_folder(path: Path) -> list[str]:
+    """Give a ``sys.path`` for :data:`IMPORTS`: this one's, with the folder of the package."""
+    return [str(path), *(entry for entry in sys.path if entry)]
