@@ -296,7 +296,8 @@ class Build:
 
     def _choose_executor(self) -> Executor:
         """Make the executor that the options ask for; ``auto`` is a child process if it can be."""
-        from trt_widget.executors.process import CannotTravelError, ProcessExecutor, pack_functions
+        from trt_widget.executors.functions import CannotTravelError, pack_functions
+        from trt_widget.executors.process import ProcessExecutor
         from trt_widget.executors.thread import ThreadExecutor
 
         assert self._source is not None  # noqa: S101 - only attach() has no source

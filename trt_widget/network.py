@@ -16,7 +16,6 @@ from trt_widget._timing_cache import load_timing_cache
 from trt_widget.backend import gpus, package_of, use_device
 from trt_widget.errors import (
     BuildCancelled,
-    BuildFailed,
     OptionRejected,
     ProfileError,
     SourceError,
@@ -157,11 +156,12 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     _use_timing_cache(prepared, options, logger)
     for number, profile in enumerate(options.profiles):
         _add_profile(prepared, profile, number, logger)
+    words = _Words(logger)
     if options.configure is not None:
         call_users_code("configure", options.configure, prepared.builder, network, config)
     step()
     if config.num_optimization_profiles == 0 and diagnosis.needs_profile(network):
-        raise diagnosis.missing_profile(network)
+        raise diagnosis.missing_profile(network, words.errors())
     if progress_monitor is not None:
         prepared.previous_monitor = config.progress_monitor
         _attach(progress_monitor, config)
@@ -271,9 +271,7 @@ def _parse_source(
     try:
         builder = trt.Builder(logger)
     except Exception as error:
-        raise BuildFailed(
-            f"{backend} could not make a builder: {error}.", "", words.errors()
-        ) from error
+        raise diagnosis.explain_no_builder(backend, error, words.since()) from error
     network = builder.create_network(_network_flags(options, backend))
     if network is None:
         raise OptionRejected(

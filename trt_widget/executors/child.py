@@ -139,10 +139,12 @@ class _Child:
         source, packed = self._request["source"], self._request["functions"]
         if packed is None:
             return source  # type: ignore[no-any-return]  # what the kernel has put there
+        from trt_widget.executors.functions import unpack_functions
+
         # From here on the user's folders count, as they do in the kernel.
         sys.path[:] = self._request["sys_path"]
         try:
-            functions, lines = pickle.loads(packed)  # noqa: S301 - from our own parent
+            functions = unpack_functions(packed)
         except Exception as error:
             failure = errors.BuildFailed(
                 "The functions of this build could not be recreated in the build process: "
@@ -153,10 +155,7 @@ class _Child:
             )
             raise failure from error
         import dataclasses
-        import linecache
 
-        for name, text in lines.items():
-            linecache.cache[name] = (sum(map(len, text)), None, text, name)
         self._worker.set_functions(functions)
         if "source" in functions:
             source = dataclasses.replace(source, value=functions["source"])

@@ -47,6 +47,7 @@ from trt_widget.events import (
     from_json,
 )
 from trt_widget.executors import Outcome
+from trt_widget.executors.functions import reason
 from trt_widget.executors.gate import GATE, Ticket
 from trt_widget.executors.lock import DeviceLock, device_key
 from trt_widget.executors.worker import failed
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions, Source
 
-__all__ = ["CannotTravelError", "ProcessExecutor", "pack_functions"]
+__all__ = ["ProcessExecutor"]
 
 #: Seconds between being terminated and being killed.
 KILL_AFTER_S = 0.5
@@ -78,87 +79,6 @@ _MAX_WAITING = 50_000
 _CHUNK = 1 << 16
 
 
-class CannotTravelError(Exception):
-    """Something cannot be sent to another process; the message says what and why."""
-
-
-def pack_functions(source: Source, options: BuildOptions) -> bytes | None:
-    """Pickle the caller's functions, if there are any.
-
-    Returns
-    -------
-    bytes or None
-        The pickle of two dicts: the functions by name (``source``, ``configure``, ``config``), and
-        the lines of those that are in no file (notebook cells), by file name, for tracebacks.
-
-    Raises
-    ------
-    CannotTravelError
-        One of them holds what cannot be pickled: a live builder, network or config, a lock ...
-    """
-    functions = options.travelling()
-    if source.kind == "callable":
-        functions = {**functions, "source": source.value}
-    if not functions:
-        return None
-    import linecache
-
-    name = ""
-    try:
-        files: set[str] = set()
-        for name, function in functions.items():  # noqa: B007 - the one that fails is named below
-            files |= _pickle(function)[1]
-        lines = {
-            file: linecache.getlines(file)
-            for file in files
-            if not os.path.exists(file)  # noqa: PTH110 - names such as <stdin>
-        }
-        packed = _pickle((functions, lines))[0]
-    except Exception as error:
-        shown = "the source" if name == "source" else f"{name}="
-        msg = f"{shown} cannot be sent to another process ({_reason(error)})"
-        raise CannotTravelError(msg) from error
-    return packed
-
-
-def _pickle(value: object) -> tuple[bytes, set[str]]:
-    """Pickle by cloudpickle; also give the names of the files that the functions come from.
-
-    cloudpickle itself calls every file ``<dynamic-code>``, which would take the user's own lines
-    out of a traceback.
-    """
-    from collections import ChainMap
-    from types import CodeType
-
-    import cloudpickle
-
-    files: set[str] = set()
-    usual = cloudpickle.CloudPickler.dispatch_table
-
-    def reduce_code(code: CodeType) -> tuple[Any, ...]:
-        files.add(code.co_filename)
-        make, arguments = usual[CodeType](code)
-        return _make_code, (make, arguments, code.co_filename)
-
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
-        pass
-
-    Pickler.dispatch_table = ChainMap({CodeType: reduce_code}, usual)
-    with io.BytesIO() as buffer:
-        Pickler(buffer).dump(value)
-        return buffer.getvalue(), files
-
-
-def _make_code(make: Any, arguments: tuple[Any, ...], filename: str) -> Any:
-    """Make a code object again, with the file name that it had (called by the unpickler)."""
-    return make(*arguments).replace(co_filename=filename)
-
-
-def _reason(error: BaseException) -> str:
-    text = str(error).splitlines()[0][:200] if str(error) else ""
-    return text or type(error).__name__
-
-
 class ProcessExecutor:
     """Runs one build in a child process; see :class:`~trt_widget.executors.Executor`.
 
@@ -169,7 +89,7 @@ class ProcessExecutor:
     label
         What people call the build.
     functions
-        From :func:`pack_functions`.
+        From :func:`trt_widget.executors.functions.pack_functions`.
     """
 
     kind = "process"
@@ -572,7 +492,7 @@ class ProcessExecutor:
         except (OSError, ValueError):
             pass  # the child is gone: the supervisor sees it
         except Exception as error:  # noqa: BLE001 - whatever cannot be pickled
-            self._notes.append(f"The request could not be sent: {_reason(error)}")
+            self._notes.append(f"The request could not be sent: {reason(error)}")
             _kill(self._process)
 
     def _read_events(self) -> None:
