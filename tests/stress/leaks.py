@@ -52,8 +52,8 @@ class Baseline:
             gc.collect()
             found.append(f"descriptors: {more} more: {new}")
         with contextlib.suppress(psutil.Error):
-            for child in psutil.Process().children(recursive=True):
-                found.append(f"process: {child}")
+            children = psutil.Process().children(recursive=True)
+            found += [f"process: {child}" for child in children]
         found += [f"file: {path}" for path in files_in(self._folder)]
         return found
 
@@ -82,10 +82,10 @@ def files_in(folder: Path) -> list[str]:
     )
 
 
-def marked(token: str) -> list[psutil.Process]:
-    """Give the living processes that have a run's token in their environment, but not this one."""
+def marked(name: str, token: str) -> list[psutil.Process]:
+    """Give the living processes that have a token in their environment, but not this one."""
     found = []
-    mark = f"{TOKEN}={token}".encode()
+    mark = f"{name}={token}".encode()
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue

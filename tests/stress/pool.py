@@ -71,7 +71,7 @@ class Pool:
                 thread.start()
             for thread in threads:
                 thread.join()
-        for process in marked(self._token):
+        for process in marked(TOKEN, self._token):
             problems.append(f"left at the end: {process}")
             with contextlib.suppress(Exception):
                 process.kill()

@@ -23,6 +23,7 @@ def header(command: str, seconds: float) -> str:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text("utf-8").splitlines() if "model name" in line]
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
+    load = f"{os.getloadavg()[0]:.1f}"
     now = dt.datetime.now().astimezone()
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return "\n".join(
@@ -30,8 +31,7 @@ def header(command: str, seconds: float) -> str:
             f"`{command}`",
             "",
             f"- {now:%Y-%m-%d %H:%M}, trt_widget {trt_widget.__version__}; it took {seconds:.0f} s",
-            f"- {processor}, {os.cpu_count()} cores, {platform.system()}, "
-            f"load {os.getloadavg()[0]:.1f} after",
+            f"- {processor}, {os.cpu_count()} cores, {platform.system()}, load {load} after",
             f"- Python {platform.python_version()}, {packages}",
         )
     )
@@ -145,7 +145,9 @@ def cancel(records: Sequence[dict[str, Any]]) -> str:
             rows.append((executor, grace, spread(of)))
     parts.append(table(("executor", "grace", "seconds from the request to the end"), rows))
     over = [
-        r["stop_s"] - r["grace"] for r in records if r.get("executor") == "process" and r.get("stop_s")
+        r["stop_s"] - r["grace"]
+        for r in records
+        if r.get("executor") == "process" and r.get("stop_s")
     ]
     late = sum(value > 0.7 for value in over)
     parts.append(
