@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench", description="Measure what the widget costs."
     )
-    parser.add_argument("--long", action="store_true", help="longer runs (15 minutes instead of 5)")
+    parser.add_argument("--long", action="store_true", help="longer runs (25 minutes instead of 8)")
     parser.add_argument(
         "--only", action="append", choices=NAMES, metavar="NAME", help=f"of: {', '.join(NAMES)}"
     )

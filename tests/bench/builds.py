@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import tensorrt_rtx as trt
 
-from tests.bench.inside import Emitter, OnlyTrue, calls, last_state, part_of_trace
+from tests.bench.inside import (
+    Emitter,
+    OnlyTrue,
+    calls,
+    cpu_of_children,
+    last_state,
+    part_of_trace,
+)
 from trt_widget import Build
 from trt_widget._memory import peak_memory
 from trt_widget.events import (
@@ -60,10 +67,12 @@ print(time.perf_counter() - start)
 
 
 def beside_loop(how: str, path: str) -> None:
-    """Run pure Python until a build has ended; print how long it was inside TensorRT.
+    """Run pure Python until a build has ended; print two times of the build in seconds.
 
-    Of every kind of build that is the time of ``build_serialized_network``, parsing excluded.
+    The first is how long it was inside TensorRT: in ``build_serialized_network``, without parsing.
+    The second is the CPU time of its process, from its start to its end (of a thread's build: 0).
     """
+    used = cpu_of_children()
     if how == "plain":
         # Its own session, as the package's build process has one: the system may share its time out
         # by session.
@@ -71,7 +80,8 @@ def beside_loop(how: str, path: str) -> None:
             [sys.executable, "-c", PLAIN, path], stdout=subprocess.PIPE, start_new_session=True
         )
         _loop_until(lambda: process.poll() is not None)
-        print(json.dumps(float(process.communicate()[0])))
+        took = float(process.communicate()[0])
+        print(json.dumps([took, cpu_of_children() - used]))
         return
     from IPython.display import display
 
@@ -89,7 +99,7 @@ def beside_loop(how: str, path: str) -> None:
     assert widget.result.executor == how
     took = widget.result.duration_s - ready[0]
     widget.close()
-    print(json.dumps(took))
+    print(json.dumps([took, cpu_of_children() - used]))
 
 
 def _loop_until(done: Callable[[], bool]) -> None:

@@ -230,12 +230,12 @@ def imports(*, long: bool) -> list[Row]:
         environ = os.environ | {"PYTHONPATH": folder}
         for index in range(-2, pairs):
             for name in codes if index % 2 else reversed(codes):
-                start, used = time.perf_counter(), _cpu_of_children()
+                start, used = time.perf_counter(), inside.cpu_of_children()
                 command = [sys.executable, "-c", codes[name]]
                 subprocess.run(command, check=True, cwd=folder, env=environ)
                 if index >= 0:
                     seconds[name].append(time.perf_counter() - start)
-                    cpu[name].append(_cpu_of_children() - used)
+                    cpu[name].append(inside.cpu_of_children() - used)
     found = ratios(seconds["ours"], seconds["base"])
     used_up = ratios(cpu["ours"], cpu["base"])
     return [
@@ -248,11 +248,6 @@ def imports(*, long: bool) -> list[Row]:
         ),
         Row("... the same by CPU time, which a busy machine moves less", spread(used_up)),
     ]
-
-
-def _cpu_of_children() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 # ------------------------------------------------------------------ 5
