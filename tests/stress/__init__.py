@@ -23,5 +23,11 @@ def _cancel(options: dict[str, Any]) -> Any:
     return Cancel(options)
 
 
+def _odd(options: dict[str, Any]) -> Any:
+    from tests.stress.odd import Odd
+
+    return Odd(options)
+
+
 #: What a worker can be asked to do; each is imported where it runs.
-EXPERIMENTS = {"hostile": _hostile, "death": _death, "cancel": _cancel}
+EXPERIMENTS = {"hostile": _hostile, "death": _death, "cancel": _cancel, "odd": _odd}

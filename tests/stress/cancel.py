@@ -25,7 +25,7 @@ NOISE_S = 5.0
 
 
 class Cancel(Experiment):
-    """One cancel each."""
+    """One cancel each; ``models`` names those that are built."""
 
     executors: ClassVar[tuple[str, ...]] = ("process", "thread")
 
@@ -36,19 +36,20 @@ class Cancel(Experiment):
         }
         self._sources["transformer"] = bytes(models.transformer(8).SerializeToString())
         self._sources["mlp"] = onnx.ModelProto.FromString(models.mlp(12).SerializeToString())
-        self._durations: dict[tuple[str, str], float] = {}
+        chosen = options.get("models", list(self._sources))
+        self._sources = {name: self._sources[name] for name in chosen}
 
     def warm_up(self) -> None:
         """Measure, too, how long the builds take."""
         super().warm_up()
         for executor in self.executors:
             for name, source in self._sources.items():
-                if (executor, name) in self._durations:
+                if (executor, name) in self.durations:
                     continue
                 build = Build(source, executor=executor, exclusive=False).start()
                 build.wait()
                 assert build.result is not None
-                self._durations[executor, name] = build.result.duration_s
+                self.durations[executor, name] = build.result.duration_s
 
     def run(self, index: int, folder: Path) -> dict[str, Any]:
         rng = random.Random(f"{self.seed}:{index}")  # noqa: S311 - repeatable on purpose
@@ -56,7 +57,7 @@ class Cancel(Experiment):
         name = rng.choice(tuple(self._sources))
         grace = rng.choice((0.0, 0.2, 1.0, 2.0))
         moment = rng.choice((0.0, rng.uniform(0.0, 1.05))) if rng.random() < 0.1 else rng.random()
-        moment *= self._durations[executor, name]
+        moment *= self.durations[executor, name]
         reason = rng.choice(("user", "deadline", "interrupt", "closed"))
         output = folder / "engine" if rng.random() < 0.5 else None
         build = Build(
@@ -88,6 +89,7 @@ class Cancel(Experiment):
         elif taken is not None:
             check(build.status == "succeeded" and result.reason is None, "nothing was asked")
         if build.status == "succeeded":
+            self.took((executor, name), result.duration_s)
             if output is not None:
                 check(output.read_bytes() == bytes(build.engine), "the file is not the engine")
                 output.unlink()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Rng = random.Random
 
 _SIGNALS = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGTERM", "SIGBUS")
-_WEIGHTS = {
+#: In what ways a builder dies, and how often each is chosen.
+WEIGHTS = {
     **{name: (14 if name in _SIGNALS[:3] else 5) for name in _SIGNALS},
     "stopped, then cancelled": 10,
     "stopped for a while": 3,
@@ -52,14 +53,13 @@ GONE_S = 2.0
 
 
 class Death(Experiment):
-    """One death each."""
+    """One death each, of a random kind, or of those named by ``kinds``, one after the other."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
         self._models = {
             name: models.light_model(name) for name in ("squeezenet", "resnet50", "shufflenet")
         }
-        self._durations: dict[str, float] = {}
         self._place = Path(options["folder"]).parent
         path = self._place / "transformer.onnx"
         onnx.save(models.transformer(6), str(path))
@@ -78,23 +78,27 @@ class Death(Experiment):
         """Measure, too, how long the builds take."""
         super().warm_up()
         for name, path in self._models.items():
-            if name not in self._durations:
+            if name not in self.durations:
                 build = Build(path, executor="process", exclusive=False).start()
                 build.wait()
                 assert build.result is not None
-                self._durations[name] = build.result.duration_s
+                self.durations[name] = build.result.duration_s
 
     def run(self, index: int, folder: Path) -> dict[str, Any]:
         rng = random.Random(f"{self.seed}:{index}")  # noqa: S311 - repeatable on purpose
-        kind = rng.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+        kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+        if "kinds" in self.options:
+            kind = self.options["kinds"][index]
         name = rng.choice(tuple(self._models))
         if kind.startswith("full disk") and not self._mounted:
             kind = kind.replace("full disk", "file size")
-        moment = rng.uniform(0.0, 1.05) * self._durations[name]
+        moment = rng.uniform(0.0, 1.05) * self.durations[name]
         if kind == "kernel killed":
-            record = self._kill_kernel(rng, self._models[name], moment, folder)
+            record = self._kill_kernel(rng, self._models[name], 0.7 * moment, folder)
         else:
             record = _Death(rng, kind, self._models[name], moment, folder, full=self._full).run()
+        if record["outcome"] == "engine":
+            self.took(name, record["seconds"])
         record.update(kind=kind, model=name, moment=round(moment, 3))
         if index % 10 == 0:
             engine = Build(models.mlp(), executor="process", exclusive=False).start().wait()

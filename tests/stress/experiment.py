@@ -28,6 +28,8 @@ class Experiment:
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
         self.seed = int(options["seed"])
+        #: How long builds take, for moments within them.
+        self.durations: dict[Any, float] = {}
 
     def warm_up(self) -> None:
         """Do once what everything does, so that what stays loaded for good is in the baseline."""
@@ -37,6 +39,10 @@ class Experiment:
             build.start().wait()
             found = watched.problems()
             assert not found, found
+
+    def took(self, key: Any, seconds: float) -> None:
+        """Learn from a build that has succeeded: others use the machine more, or less."""
+        self.durations[key] = (self.durations[key] + seconds) / 2
 
     def run(self, index: int, folder: Path) -> dict[str, Any]:
         """Make one; give its record: ``outcome``, ``problems``, and what the summary needs."""

@@ -95,7 +95,8 @@ def outcome_of(build: Build) -> str:
 
 def crash_kind(error: BuildCrashed) -> str:
     """Name what killed a builder, the same for the same defect as far as that can be told."""
-    words = error.messages[-1] if error.messages else ""
+    said = [text for text in error.messages if re.search("[a-z]{3}", text)]
+    words = said[-1] if said else ""
     words = re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"", "#", words)[:300]
     digest = hashlib.sha256(words.encode()).hexdigest()[:6]
     return f"{error.signal or error.exit_code}, {error.phase or 'parse'}, {digest}"
