@@ -22,6 +22,7 @@ __all__ = [
     "Backend",
     "Gpu",
     "backend_of",
+    "cuda_library",
     "find_backend",
     "gpu_info",
     "gpus",
@@ -354,15 +355,23 @@ def _driver() -> Any:
     errors without. Note that ``cuInit`` makes CUDA unusable in later *forks* of this process, as
     any build would.
     """
+    library = cuda_library()
+    try:
+        return library if library is not None and library.cuInit(0) == 0 else None
+    except AttributeError:
+        return None
+
+
+def cuda_library() -> Any:
+    """Return the CUDA driver library without starting CUDA; None where there is no driver."""
     import ctypes
 
     try:
         if sys.platform == "win32":
-            library = ctypes.WinDLL("nvcuda.dll")
-        else:
-            library = ctypes.CDLL("libcuda.so.1")
-        return library if library.cuInit(0) == 0 else None
-    except (OSError, AttributeError):
+            return ctypes.WinDLL("nvcuda.dll")
+        else:  # noqa: RET505 - mypy follows the platform through if and else only
+            return ctypes.CDLL("libcuda.so.1")
+    except OSError:
         return None
 
 

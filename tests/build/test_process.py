@@ -457,7 +457,7 @@ def test_the_child_ends_with_its_kernel(forks: int, how: str, tmp_path: Path) ->
 
 
 def test_a_child_that_cannot_begin_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "_BOOT", "import there_is_no_such_module")
+    monkeypatch.setattr(process_module, "_CHILD", "import there_is_no_such_module")
     build = Build(models.mlp()).start()
     with pytest.raises(BuildFailed, match=r"could not begin(.|\n)*there_is_no_such_module"):
         build.wait()

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from trt_widget.backend import Backend
+    from collections.abc import Sequence
+
+    from trt_widget.backend import Gpu
 
 __all__ = ["DeviceLock", "SystemLock", "device_key", "runtime_folder"]
 
@@ -270,23 +272,18 @@ def _is_running(pid: int, started: float) -> bool:
         return True
 
 
-def device_key(backend: Backend, device: int | None = None) -> str:
+def device_key(found: Sequence[Gpu], device: int | None = None) -> str:
     """Return the name of the device that a build occupies: ``gpu-<uuid>`` or ``cpu``.
 
     The uuid is the same in every process, whereas the index depends on ``CUDA_VISIBLE_DEVICES``.
-    Asking for it starts the CUDA driver in this process, as every question for a GPU does.
 
     Parameters
     ----------
-    backend
-        The package that builds; both occupy the GPU where there is one.
+    found
+        The GPUs of this machine.
     device
         The index of the GPU, as in ``device=``; None means the first one.
     """
-    from trt_widget.backend import gpus
-
-    del backend
-    found = gpus()
     index = device or 0
     if not found:
         return "cpu"

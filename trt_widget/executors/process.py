@@ -20,7 +20,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time as clock
@@ -49,6 +48,7 @@ from trt_widget.events import (
 from trt_widget.executors import Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.gate import GATE, Ticket
+from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
 from trt_widget.executors.lock import DeviceLock, device_key
 from trt_widget.executors.worker import failed
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
@@ -77,6 +77,7 @@ MAX_PRINTED = 64 * 1024
 #: collapses phases to counts: the builder is never held up.
 _MAX_WAITING = 50_000
 _CHUNK = 1 << 16
+_CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
 
 
 class ProcessExecutor:
@@ -255,12 +256,10 @@ class ProcessExecutor:
         if self._lock is None:
             if self._options.exclusive is False:
                 return None
-            from trt_widget.backend import gpus
-
-            if self._options.exclusive is None and not gpus():
+            found = gpus_apart()
+            if self._options.exclusive is None and not found:
                 return None  # nothing is timed on a device that others could disturb
-            key = device_key(self._backend, self._options.device)
-            self._lock = DeviceLock(key, self._label)
+            self._lock = DeviceLock(device_key(found, self._options.device), self._label)
         if self._lock.try_acquire():
             if self._lock.note:
                 self._notes.append(self._lock.note)
@@ -316,7 +315,6 @@ class ProcessExecutor:
                 "There is no Python to start a build process with (sys.executable is empty).",
                 "Build with executor='thread'.",
             )
-        early, _ = _paths()
         more: dict[str, Any] = {}
         if sys.platform == "win32":
             more["creationflags"] = (
@@ -328,7 +326,7 @@ class ProcessExecutor:
             more["pass_fds"] = scratch.inherited
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                [sys.executable, "-I", "-u", "-c", _BOOT, json.dumps(early), str(os.getpid())],
+                python_command(_CHILD, str(os.getpid())),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -473,7 +471,7 @@ class ProcessExecutor:
             "options": dataclasses.replace(self._options, configure=None, config=None),
             "label": self._label,
             "functions": self._functions,
-            "sys_path": _paths()[1],
+            "sys_path": search_paths()[1],
             "origin": self._origin,
             "origin_epoch": self._origin_epoch,
             "scratch": scratch.address,
@@ -639,45 +637,6 @@ class _Scratch:
                 import atexit
 
                 atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
-
-
-# ---- starting in isolation ----------------------------------------------------------------------
-
-# -I keeps the notebook's folder and PYTHON* variables out until our own modules are imported: a
-# json.py that lies beside the notebook must not be taken for Python's.
-_BOOT = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
-)
-
-
-def _paths() -> tuple[list[str], list[str]]:
-    """Give ``sys.path`` for the child: until its own modules are there, and for the user's code."""
-    import trt_widget
-
-    ours = str(Path(trt_widget.__file__).resolve().parent.parent)
-    stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")} | {
-        os.path.realpath(entry) for entry in sys.path if entry.endswith((".zip", "lib-dynload"))
-    }
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    suspicious = {os.path.realpath(os.getcwd())}  # noqa: PTH109 - may have been deleted: see below
-    if main:
-        suspicious.add(os.path.dirname(os.path.realpath(main)))  # noqa: PTH120 - plain text
-    first: list[str] = []
-    installed: list[str] = []
-    everything: list[str] = []
-    for entry in sys.path:
-        full = os.path.abspath(entry or os.curdir)  # noqa: PTH100 - "" is the working directory
-        real = os.path.realpath(full)
-        if real in stdlib:
-            first.append(full)
-            continue
-        everything.append(full)
-        if real not in suspicious:
-            installed.append(full)
-    if ours not in {os.path.realpath(entry) for entry in installed}:
-        installed.append(ours)
-    return [*first, *installed], [*first, *everything]
 
 
 # ---- the child's life ---------------------------------------------------------------------------

@@ -1,0 +1,96 @@
+"""A Python of its own: what it imports from where, and that CUDA stays untouched here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from trt_widget.backend import gpus
+from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
+
+
+def test_the_notebooks_folder_comes_late_and_pythons_library_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(elsewhere), *sys.path])
+    early, late = search_paths()
+    assert str(tmp_path) not in early
+    assert str(elsewhere) in early
+    assert "" not in late
+    assert late.index(str(tmp_path)) < late.index(str(elsewhere))
+    library = os.path.realpath(sysconfig.get_path("stdlib"))
+    for paths in (early, late):
+        real = [os.path.realpath(path) for path in paths]
+        assert real.index(library) < real.index(os.path.realpath(elsewhere))
+
+
+def test_a_stray_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "secrets", "sitecustomize", "trt_widget"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hijacked')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code = "import secrets, trt_widget; print(sys.argv[2], trt_widget.__version__)"
+    done = subprocess.run(
+        python_command(code, "x"), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("x ")
+
+
+def test_the_gpus_are_the_same_when_they_are_asked_for_apart() -> None:
+    assert gpus_apart() == gpus()
+
+
+def test_cuda_is_not_started_here_by_asking(tmp_path: Path) -> None:
+    """A driver of our own, compiled: it notes in which process CUDA was started."""
+    source = tmp_path / "libcuda.c"
+    source.write_text(
+        """
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        int cuInit(unsigned flags) {
+            FILE *file = fopen(getenv("NOTED"), "a");
+            fprintf(file, "%d\\n", getpid());
+            fclose(file);
+            return 0;
+        }
+        int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+        int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+        int cuDeviceGetName(char *name, int size, int device) {
+            strncpy(name, "compiled", size);
+            return 0;
+        }
+        int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 9; return 0; }
+        """
+    )
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    code = (
+        "import os; from trt_widget.executors.isolation import gpus_apart; "
+        "print(os.getpid(), [gpu.name for gpu in gpus_apart()])"
+    )
+    noted = tmp_path / "noted"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NOTED": str(noted)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    pid, names = done.stdout.strip().split(" ", 1)
+    assert names == "['compiled']"
+    assert noted.read_text().split()
+    assert pid not in noted.read_text().split()
