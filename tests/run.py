@@ -194,10 +194,12 @@ def need(command: Sequence[str]) -> None:
 
 
 def install_system() -> None:
-    """Install Chromium, Node.js and venv with apt where they are missing."""
+    """Install Chromium, Node.js, venv and a C compiler with apt where they are missing."""
     missing = [] if find_chromium() else ["chromium"]
     if not (shutil.which("node") and shutil.which("npm")):
         missing += ["nodejs", "npm"]
+    if not shutil.which("gcc"):  # small libraries for the tests of plugins and drivers
+        missing += ["gcc", "libc6-dev"]
     if find_spec("ensurepip") is None:
         # Debian keeps it apart.
         missing.append("python3-venv")

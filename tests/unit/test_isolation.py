@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from trt_widget.backend import gpus
 from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 
 def test_the_notebooks_folder_comes_late_and_pythons_library_first(
@@ -30,6 +33,16 @@ def test_the_notebooks_folder_comes_late_and_pythons_library_first(
     for paths in (early, late):
         real = [os.path.realpath(path) for path in paths]
         assert real.index(library) < real.index(os.path.realpath(elsewhere))
+
+
+def test_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert search_paths()[0]
 
 
 def test_a_stray_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,18 +45,20 @@ def search_paths() -> tuple[list[str], list[str]]:
 
     ours = str(Path(trt_widget.__file__).resolve().parent.parent)
     stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    stdlib |= {
-        os.path.realpath(path) for path in sys.path if path.endswith((".zip", "lib-dynload"))
-    }
+    stdlib |= {os.path.realpath(p) for p in sys.path if p.endswith((".zip", "lib-dynload"))}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    suspicious = {os.path.realpath(os.curdir)}
+    try:
+        here = os.getcwd()  # noqa: PTH109 - plain text is compared
+    except OSError:  # it was removed
+        here = os.sep
+    suspicious = {os.path.realpath(here)}
     if main:
         suspicious.add(os.path.realpath(Path(main).parent))
     first: list[str] = []
     installed: list[str] = []
     everything: list[str] = []
     for entry in sys.path:
-        full = os.path.abspath(entry or os.curdir)  # noqa: PTH100 - it may not exist
+        full = os.path.join(here, entry)  # noqa: PTH118 - as it is: it may not exist
         real = os.path.realpath(full)
         if real in stdlib:
             first.append(full)
