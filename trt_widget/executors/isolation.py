@@ -58,7 +58,7 @@ def search_paths() -> tuple[list[str], list[str]]:
     installed: list[str] = []
     everything: list[str] = []
     for entry in sys.path:
-        full = os.path.join(here, entry)  # noqa: PTH118 - as it is: it may not exist
+        full = os.path.join(here, entry) if entry else here  # noqa: PTH118 - it may not exist
         real = os.path.realpath(full)
         if real in stdlib:
             first.append(full)
