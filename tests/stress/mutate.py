@@ -706,6 +706,7 @@ _PLACES: tuple[tuple[str, tuple[tuple[str, str, Any], ...], bool], ...] = (
     ("weights.bin", (("weights.bin", "sparse", 1 << 33),), False),
     ("model.onnx", (), False),
 )
+_NOT_THERE = ("nothing.bin", "x" * 5000)
 _NUMBERS = ("0", "4", "-1", "1073741824", "9223372036854775807", "18446744073709551616", "1e9", "")
 
 
@@ -727,6 +728,8 @@ def _external(rng: Rng, index: int) -> Case:
             entries.append(("length", rng.choice(_NUMBERS)))
         if rng.random() < 0.2:  # of several, any could be the one that is read
             entries.insert(rng.randrange(2), ("location", "weights.bin"))
+            # A file that is not there is harmless where another is read.
+            refused = refused and location not in _NOT_THERE
             beside = (*(b for b in beside if b[0] != "weights.bin"), ("weights.bin", "file", 4096))
         if tensor.dims and rng.random() < 0.3:
             tensor.dims[0] = rng.choice((2**20, 2**28, 2**40))

@@ -13,6 +13,9 @@ from trt_widget import Build, BuildCrashed, BuildError
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: NodeProto's output and op_type.
+_KEPT = (2, 4)
+
 
 def death_of(data: bytes) -> tuple[str, str | None] | None:
     """Give how and in which phase the builder of a model died, or None."""
@@ -55,13 +58,13 @@ def _without_fields(tree: list[wire.Field], expected: tuple[str, str | None]) ->
         while True:
             smaller = copy.deepcopy(tree)
             messages = list(wire.messages(smaller))
-            # A node without an operator kills the builder too (tensorrt_rtx 1.7.1), and everything
+            # A node without an output kills the builder too (tensorrt_rtx 1.7.1), and everything
             # would shrink to that.
             places = [
                 (fields, at)
                 for kind, fields in messages
                 for at, field in enumerate(fields)
-                if (kind, field.number) != ("NodeProto", 4)
+                if kind != "NodeProto" or field.number not in _KEPT
             ]
             if number >= len(places):
                 break
