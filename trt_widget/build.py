@@ -991,6 +991,8 @@ def _cancel_all() -> None:
     builds = list(_running)
     for build in builds:
         build.request_cancel("closed")
+        if build._executor is not None:  # noqa: SLF001 - the same module
+            build._executor.abandon()  # noqa: SLF001 - the same module
     deadline = clock.monotonic() + _EXIT_WAIT_S
     for build in builds:
         if build.executor != "attached":  # that one ends when the user's code says so, if at all

@@ -388,6 +388,46 @@ def test_a_function_that_leaves_the_process_is_told_so() -> None:
     assert (caught.value.signal, caught.value.exit_code) == (None, 7)
 
 
+def test_a_child_that_is_asked_to_end_by_somebody_else_says_so() -> None:
+    build = Build(DENSENET).start()
+    in_the_gap(build)
+    child_of(build).terminate()
+    with pytest.raises(BuildCrashed) as caught:
+        build.wait()
+    assert caught.value.signal == "SIGTERM"
+
+
+def test_a_function_that_closes_every_descriptor_does_not_look_like_want_of_memory() -> None:
+    def configure(*_: Any) -> None:
+        os.closerange(3, 256)
+
+    build = Build(models.mlp(), configure=configure).start()
+    with pytest.raises(BuildCrashed, match="events cannot be sent") as caught:
+        build.wait()
+    assert (caught.value.signal, caught.value.exit_code) == (None, 74)
+
+
+def test_leaving_the_interpreter_does_not_wait_for_the_grace() -> None:
+    script = textwrap.dedent(
+        """
+        import time
+        from tests import models
+        from trt_widget import Build
+        build = Build(models.light_model("densenet121"), grace=60).start()
+        while build.tree.paths < 9 or build.now() - build.tree.last_callback < 0.3:
+            time.sleep(0.01)
+        print("leaving", flush=True)
+        """
+    )
+    leaving = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert leaving.stdout is not None
+    assert leaving.stdout.readline() == "leaving\n"
+    begun = time.monotonic()
+    assert leaving.wait(30) == 0
+    leaving.stdout.close()
+    assert time.monotonic() - begun < 6
+
+
 def test_a_process_that_a_function_has_started_does_not_outlive_the_build(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
 

@@ -96,6 +96,9 @@ class Executor(Protocol):
     def request_cancel(self, reason: str) -> None:
         """Ask the builder to stop; from any thread, any number of times; returns at once."""
 
+    def abandon(self) -> None:
+        """End as soon as it can be: nobody will take the outcome. Returns at once."""
+
     @property
     def cancel_reason(self) -> str | None:
         """Reason of the first request to cancel, wherever it came from, or ``None``."""

@@ -117,6 +117,10 @@ class AttachedExecutor:
         """Set the flag that the next ``step_complete`` reads."""
         self.monitor.request_cancel(reason)
 
+    def abandon(self) -> None:
+        """Ask for a cancel: a thread cannot be ended."""
+        self.request_cancel("closed")
+
     @property
     def cancel_reason(self) -> str | None:
         """Reason of the first request to cancel, or ``None``."""

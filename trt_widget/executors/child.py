@@ -39,6 +39,10 @@ __all__ = ["main"]
 TICK_S = 0.1
 #: Seconds between two looks at whether the kernel still lives, where the system cannot say so.
 WATCH_S = 0.5
+#: How long the last events may take after SIGTERM, in seconds.
+LAST_WORDS_S = 0.3
+#: Exit code of a child that cannot reach its kernel (EX_IOERR of sysexits.h).
+_CANNOT_SEND = 74
 _PIECE = 64 * 1024 * 1024
 #: The request's clock is ours if it is no further away than this, in seconds.
 _SAME_CLOCK_S = 300.0
@@ -58,7 +62,7 @@ def main(parent: int) -> None:
     faulthandler.enable(all_threads=False)
     # The kernel's Interrupt does not reach this session; nobody else's should end a build either.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = _Child(control, events)
+    child = _Child(control, events, parent)
     with contextlib.suppress(ValueError, OSError):
         signal.signal(signal.SIGTERM, child.on_terminate)
     threading.Thread(
@@ -86,13 +90,15 @@ def _take_descriptors() -> tuple[io.BufferedReader, int]:
 class _Child:
     """One build in this process."""
 
-    def __init__(self, control: io.BufferedReader, events: int) -> None:
+    def __init__(self, control: io.BufferedReader, events: int, parent: int) -> None:
+        self._parent = parent
         self._control = control
         self._descriptor = events
         self._wake = threading.Event()
         self._outcome: Outcome | None = None
         self._engine: tuple[str | None, int | None] = (None, None)
         self._terminated = False
+        self._sent = threading.Event()
 
     # ------------------------------------------------------------------ the main thread
 
@@ -112,18 +118,25 @@ class _Child:
         self._send([StreamStarted(worker.now(), request["label"], backend.name, backend.version)])
         threading.Thread(target=self._build, name="trt_widget build", daemon=True).start()
         threading.Thread(target=self._pump, name="trt_widget events", daemon=True).start()
-        for line in self._control:
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict) and message.get("request") == "cancel":
-                    worker.monitor.request_cancel(str(message.get("reason", "user")))
+        try:
+            for line in self._control:
+                with contextlib.suppress(ValueError):
+                    message = json.loads(line)
+                    if isinstance(message, dict) and message.get("request") == "cancel":
+                        worker.monitor.request_cancel(str(message.get("reason", "user")))
+        except OSError:
+            # The user's code has closed our descriptor: the kernel can still send signals.
+            threading.Event().wait()
         # End of file: the kernel has closed its end, or is gone. Nobody could take the engine.
         end_now()
 
-    def on_terminate(self, *_: object) -> None:
-        """SIGTERM: send what is there, and end."""
+    def on_terminate(self, signum: int, _frame: object) -> None:
+        """SIGTERM, in the main thread: have what is there sent, and end by the signal."""
         self._terminated = True
         self._wake.set()
+        self._sent.wait(LAST_WORDS_S)
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
 
     # ------------------------------------------------------------------ the thread that builds
 
@@ -198,12 +211,15 @@ class _Child:
             if outcome is not None:
                 batch.append(self._end(outcome))
             self._send(batch)
-            if outcome is not None or terminated:
+            if outcome is not None:
                 for stream in (sys.stdout, sys.stderr):
                     with contextlib.suppress(Exception):
                         stream.flush()
                 # Without the interpreter's end: TensorRT's own teardown can take long, or fail.
-                os._exit(0 if outcome is not None else 128 + signal.SIGTERM)
+                os._exit(0)
+            if terminated:
+                self._sent.set()
+                return
 
     def _end(self, outcome: Outcome) -> BuildEnded:
         engine, size = self._engine
@@ -227,7 +243,12 @@ class _Child:
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-        except OSError:  # nobody reads any more
+        except OSError as error:
+            if not _orphaned(self._parent):
+                # The user's code has closed our descriptor, or the kernel its own.
+                with contextlib.suppress(OSError):
+                    os.write(2, f"trt_widget: the events cannot be sent: {error}\n".encode())
+                os._exit(_CANNOT_SEND)
             end_now()
 
 

@@ -112,6 +112,7 @@ class ProcessExecutor:
         self._origin_epoch = clock.time()
         self._wake = threading.Event()
         self._outcome: Outcome | None = None
+        self._grace = options.grace
         self._cancel: tuple[str, float] | None = None
         self._waiting: deque[Event] = deque()
         self._printed = _Printed()
@@ -169,6 +170,11 @@ class ProcessExecutor:
         if self._cancel is None:
             self._cancel = (reason, clock.perf_counter())
         self._wake.set()
+
+    def abandon(self) -> None:
+        """End the child without a grace."""
+        self._grace = 0.0
+        self.request_cancel("closed")
 
     @property
     def cancel_reason(self) -> str | None:
@@ -362,7 +368,7 @@ class ProcessExecutor:
                     if now - terminated >= KILL_AFTER_S and ended_by != "killed":
                         ended_by = "killed"
                         _kill(process)
-                elif now - cancel[1] >= self._options.grace:
+                elif now - cancel[1] >= self._grace:
                     ended_by = "terminated"
                     terminated = now
                     _terminate(process)

@@ -119,6 +119,10 @@ class ThreadExecutor:
         self._worker.monitor.request_cancel(reason)
         self._wake.set()
 
+    def abandon(self) -> None:
+        """Ask for a cancel: a thread cannot be ended."""
+        self.request_cancel("closed")
+
     @property
     def cancel_reason(self) -> str | None:
         """Reason of the first request to cancel, or ``None``."""
