@@ -119,7 +119,7 @@ class _Worker:
             TOKEN: token,
             "TMPDIR": str(self._temporary),
             "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PYTHONWARNINGS": "default",
         }
         with self._errors.open("wb") as errors:

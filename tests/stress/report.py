@@ -6,26 +6,29 @@ import datetime as dt
 import os
 import platform
 from collections import Counter
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_PACKAGES = ("tensorrt_rtx", "onnx", "numpy", "psutil")
+_PACKAGES = ("onnx", "numpy", "psutil")
 
 
 def header(command: str, seconds: float) -> str:
     """Say when, on what and with what it was done."""
     import trt_widget
+    from trt_widget.backend import find_backend
 
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text("utf-8").splitlines() if "model name" in line]
     processor = names[0].partition(":")[2].strip() if names else platform.machine()
     load = f"{os.getloadavg()[0]:.1f}"
     now = dt.datetime.now().astimezone()
-    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    backend = find_backend()
+    others = [f"{name} {import_module(name).__version__}" for name in _PACKAGES]
+    packages = ", ".join([f"{backend.name} {backend.version}", *others])
     return "\n".join(
         (
             f"`{command}`",
