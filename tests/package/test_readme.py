@@ -17,15 +17,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import onnx
 import pytest
 
 from tests.kernel.harness import LATEST, Kernel
 from tests.run import EXTRAS
+from trt_widget import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,6 +215,33 @@ def test_files_linked_exist(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
     if page.name in {"README.md", "index.md"}:
         assert len(targets) >= 3
+
+
+def described_events(page: str) -> dict[str, tuple[str, list[tuple[str, str]], str]]:
+    """Give what protocol.md says of each kind: the class, its fields with types, the example."""
+    found = {}
+    for part in re.split(r"^#{2,3} ", page, flags=re.MULTILINE):
+        heading = re.match(r"`(\w+)`\n\n`(\w+)`", part)
+        if heading:
+            rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \| \S.* \|$", part, re.MULTILINE)
+            (example,) = [block.text.strip() for block in blocks(part) if block.language == "json"]
+            types = [(name, written.replace("\\|", "|")) for name, written in rows]
+            found[heading[1]] = (heading[2], types, example)
+    return found
+
+
+def test_protocol_page_says_what_events_are() -> None:
+    page = (ROOT / "notebooks" / "docs" / "protocol.md").read_text("utf-8")
+    described = described_events(page)
+    kinds = {kind.kind: kind for kind in get_args(events.Event)}
+    assert set(described) == set(kinds)
+    for kind, (name, rows, example) in described.items():
+        assert name == kinds[kind].__name__
+        assert rows == [(field.name, str(field.type)) for field in fields(kinds[kind])]
+        event = events.from_json(example)
+        assert type(event) is kinds[kind]
+        assert events.to_json(event) == example
+    assert f"`version`, now {events.PROTOCOL_VERSION}." in page
 
 
 def test_reading_of_blocks() -> None:
