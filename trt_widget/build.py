@@ -893,6 +893,8 @@ class Build:
         if self._deadline is not None:
             self._deadline.cancel()
         requested = self._reason is not None
+        if requested and outcome.status == "succeeded":
+            self.notes.append("The engine was finished before TensorRT could notice the cancel.")
         reason = self._reason or outcome.reason
         error = outcome.error
         if outcome.status == "cancelled":

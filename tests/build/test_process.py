@@ -407,6 +407,20 @@ def test_a_function_that_closes_every_descriptor_does_not_look_like_want_of_memo
     assert (caught.value.signal, caught.value.exit_code) == (None, 74)
 
 
+def test_events_are_not_written_into_a_file_that_has_taken_their_number(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+
+    def configure(*_: Any) -> None:
+        os.closerange(3, 64)
+        for number in range(60):
+            os.open(f"{victim}-{number}", os.O_WRONLY | os.O_CREAT)  # and left open
+
+    build = Build(models.mlp(), configure=configure).start()
+    with pytest.raises(BuildCrashed, match="another file now"):
+        build.wait()
+    assert {path.stat().st_size for path in tmp_path.glob("victim-*")} == {0}
+
+
 def test_leaving_the_interpreter_does_not_wait_for_the_grace() -> None:
     script = textwrap.dedent(
         """

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from trt_widget.errors import BuildError
     from trt_widget.events import Event
 
-__all__ = ["Executor", "Hooks", "Outcome"]
+__all__ = ["CANNOT_SEND", "Executor", "Hooks", "Outcome"]
+
+#: Exit code of a build process that cannot reach its kernel (EX_IOERR of sysexits.h).
+CANNOT_SEND = 74
 
 
 @dataclass(frozen=True)

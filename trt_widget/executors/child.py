@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trt_widget import errors
 from trt_widget._memory import peak_memory
 from trt_widget.events import BuildEnded, Event, StreamStarted, to_json
+from trt_widget.executors import CANNOT_SEND
 from trt_widget.executors.worker import Worker, failed
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ TICK_S = 0.1
 WATCH_S = 0.5
 #: How long the last events may take after SIGTERM, in seconds.
 LAST_WORDS_S = 0.3
-#: Exit code of a child that cannot reach its kernel (EX_IOERR of sysexits.h).
-_CANNOT_SEND = 74
 _PIECE = 64 * 1024 * 1024
 #: The request's clock is ours if it is no further away than this, in seconds.
 _SAME_CLOCK_S = 300.0
@@ -94,6 +93,7 @@ class _Child:
         self._parent = parent
         self._control = control
         self._descriptor = events
+        self._identity = _identity(events)
         self._wake = threading.Event()
         self._outcome: Outcome | None = None
         self._engine: tuple[str | None, int | None] = (None, None)
@@ -241,15 +241,24 @@ class _Child:
             return
         data = memoryview("".join(f"{to_json(event)}\n" for event in batch).encode("ascii"))
         try:
+            if _identity(self._descriptor) != self._identity:
+                msg = "their descriptor is another file now"
+                raise OSError(msg)  # noqa: TRY301 - as if it were closed
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
             if not _orphaned(self._parent):
-                # The user's code has closed our descriptor, or the kernel its own.
+                # The user's code has closed our descriptor (its number may belong to an engine file
+                # by now), or the kernel its own.
                 with contextlib.suppress(OSError):
                     os.write(2, f"trt_widget: the events cannot be sent: {error}\n".encode())
-                os._exit(_CANNOT_SEND)
+                os._exit(CANNOT_SEND)
             end_now()
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def _write(engine: memoryview, scratch: int | str) -> None:

@@ -45,7 +45,7 @@ from trt_widget.events import (
     StreamStarted,
     from_json,
 )
-from trt_widget.executors import Outcome
+from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.gate import GATE, Ticket
 from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
@@ -398,7 +398,7 @@ class ProcessExecutor:
                     f"The build process ended by itself ({_named(code)}) while it was cancelled."
                 )
             return self._cancelled(ended_by or "crashed")
-        if self._hello is None and code >= 0:
+        if self._hello is None and code >= 0 and code != CANNOT_SEND:
             raise BuildFailed(
                 f"The build process could not begin (exit code {code}).",
                 "What it printed says why. Build with executor='thread', and please report it.",

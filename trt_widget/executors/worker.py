@@ -172,8 +172,6 @@ class Worker:
                 self._backend, messages, prepared, in_child=self._in_child
             )
         engine = memoryview(serialized)
-        if cancelled():
-            notes.append("The engine was finished before TensorRT could notice the cancel.")
         if options.output is not None:
             try:
                 save_atomically(engine, options.output)
