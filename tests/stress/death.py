@@ -282,6 +282,7 @@ class _Death:
         if build.result is not None:
             return
         self._at = build.now()
+        self._began = executor._hello is not None
         if kind in _SIGNALS:
             _send(process.pid, kind)
         elif kind.startswith("stopped"):
@@ -307,6 +308,7 @@ class _Death:
                 os.close(nothing)
 
     _at: float | None = None
+    _began = True
 
     def _check(self, build: Build) -> None:  # noqa: C901 - a list of what can be right
         """Compare the outcome with what was done."""
@@ -346,7 +348,12 @@ class _Death:
             # As when the kernel has gone: the builder ends itself, and what it has started.
             check(ended or (crashed and _how(error) == "SIGKILL"), f"how: {_how(error)}")
         elif kind.startswith(("the child's", "our end")):
-            check(ended or (crashed and _how(error) == CANNOT_SEND), f"how: {_how(error)}")
+            # Closed before its first word, it could not begin.
+            unbegun = type(error) is BuildFailed and f"begin ({CANNOT_SEND})" in error.cause
+            check(
+                ended or (unbegun and not self._began) or (crashed and _how(error) == CANNOT_SEND),
+                f"how: {_how(error)}",
+            )
         elif kind.startswith("memory"):
             hung = isinstance(error, BuildCancelled) and error.reason == "deadline"
             check(ended or hung or isinstance(error, BuildFailed))
