@@ -573,10 +573,13 @@ def test_builds_of_other_processes_wait_where_it_is_asked_for() -> None:
         assert str(other.pid) in waiting.waiting_for
         assert waiting.status == "pending"
         assert not waiting.can_cancel_blocker
+        in_a_thread = Build(models.mlp(), exclusive=True, executor="thread").start()
+        until(lambda: in_a_thread.waiting_for == "mlp")  # behind the other one of this process
         # Who does not ask does not wait.
         assert Build(models.mlp(), exclusive=False).start().wait()
         other.kill()
         assert waiting.wait(30)
+        assert in_a_thread.wait(30)
     finally:
         other.kill()
         other.wait()

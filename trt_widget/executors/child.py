@@ -141,9 +141,17 @@ class _Child:
     # ------------------------------------------------------------------ the thread that builds
 
     def _build(self) -> None:
-        outcome = self._worker.run(self._source)
-        if outcome.engine is not None:
-            outcome = self._store(outcome)
+        try:
+            outcome = self._worker.run(self._source)
+            if outcome.engine is not None:
+                outcome = self._store(outcome)
+        except BaseException as error:  # noqa: BLE001 - want of memory, above all: it must be told
+            failure = errors.BuildFailed(
+                f"The build process could not hand its outcome over: {type(error).__name__}: "
+                f"{error}",
+                "Where memory is short, close what else uses it, or build on a larger machine.",
+            )
+            outcome = failed(failure, self._worker.now())
         self._outcome = outcome
         self._wake.set()
 
@@ -203,6 +211,13 @@ class _Child:
     # ------------------------------------------------------------------ the thread that sends
 
     def _pump(self) -> None:
+        try:
+            self._send_until_the_end()
+        except BaseException:  # noqa: BLE001 - the kernel would wait for ever
+            faulthandler.dump_traceback()
+            os._exit(CANNOT_SEND)
+
+    def _send_until_the_end(self) -> None:
         while True:
             self._wake.wait(TICK_S)
             self._wake.clear()

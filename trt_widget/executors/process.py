@@ -47,9 +47,8 @@ from trt_widget.events import (
 )
 from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
-from trt_widget.executors.gate import GATE, Ticket
-from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
-from trt_widget.executors.lock import DeviceLock, device_key
+from trt_widget.executors.isolation import python_command, search_paths
+from trt_widget.executors.turn import Turn
 from trt_widget.executors.worker import failed
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
@@ -69,8 +68,6 @@ _LEAVE_S = 2.0
 #: Seconds between two looks at the child while nothing happens, and while it is being stopped.
 _LOOK_S = 0.1
 _LOOK_CLOSELY_S = 0.01
-#: Seconds between two looks at whether another process has given the device up.
-_LOCK_S = 0.25
 #: Characters of printed text that wait for one drain, and that a crash's error keeps.
 MAX_PRINTED = 64 * 1024
 #: Events that wait for the drain. Past it the reader stops reading, the pipe fills, and the child
@@ -127,26 +124,22 @@ class ProcessExecutor:
         self._memory: MemoryWatch | None = None
         self._peak: int | None = None
         self._notes: list[str] = []
-        self._lock: DeviceLock | None = None
+        self._turn = Turn(options, label, self._wake, in_process=False)
         self._thread = threading.Thread(
             target=self._run, name=f"trt_widget build {label}"[:60], daemon=True
         )
         self._hooks: Hooks
-        self._ticket: Ticket | None = None
 
     # ------------------------------------------------------------------ the build's side
 
     def start(self, hooks: Hooks) -> None:
         """Begin in the background."""
         self._hooks = hooks
-        if self._options.exclusive is not False:
-            self._ticket = Ticket(self._options.device or 0, self._label, self._wake, hooks.cancel)
         try:
-            if self._ticket is not None:
-                GATE.queue(self._ticket)
+            self._turn.queue(hooks)
             self._thread.start()
         except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
-            self._leave_gate()
+            self._turn.leave()
             raise
 
     def reset_origin(self) -> float:
@@ -190,12 +183,11 @@ class ProcessExecutor:
 
     def can_cancel_blocker(self) -> bool:
         """Whether the build that this one waits for is one of this process."""
-        return self._ticket is not None and bool(GATE.ahead(self._ticket))
+        return self._turn.can_cancel_blocker()
 
     def cancel_blocker(self) -> None:
         """Ask the build whose turn it is to stop, if it is one of this process."""
-        for ticket in GATE.ahead(self._ticket)[:1] if self._ticket is not None else ():
-            ticket.cancel("user")
+        self._turn.cancel_blocker()
 
     def alive(self) -> bool:
         """Whether the supervisor still runs."""
@@ -214,7 +206,12 @@ class ProcessExecutor:
 
     def _run(self) -> None:
         try:
-            outcome = self._wait_for_turn() or self._build()
+            if self._turn.wait(lambda: self._cancel is not None):
+                self._notes += self._turn.notes
+                self._hooks.running()
+                outcome = self._build()
+            else:
+                outcome = self._cancelled("before build")
         except BuildError as error:
             outcome = failed(error, self._now())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
@@ -224,53 +221,12 @@ class ProcessExecutor:
             )
             outcome = failed(failure, self._now())
         finally:
-            if self._lock is not None:
-                self._lock.release()
-            self._leave_gate()
+            self._turn.leave()
         self._outcome = outcome
         self._hooks.changed()
 
-    def _leave_gate(self) -> None:
-        if self._ticket is not None:
-            GATE.leave(self._ticket)
-
     def _now(self) -> float:
         return clock.perf_counter() - self._origin
-
-    def _wait_for_turn(self) -> Outcome | None:
-        """Wait for the builds of this process, then for those of others; ``None`` is go."""
-        shown = None
-        while self._cancel is None:
-            ahead = GATE.ahead(self._ticket) if self._ticket is not None else []
-            whom: str | None
-            if ahead or (self._ticket is not None and not self._ticket.my_turn):
-                whom = ahead[0].label if ahead else None
-            else:
-                whom = self._take_lock()
-                if whom is None:
-                    self._hooks.running()
-                    return None
-            if whom is not None and whom != shown:
-                shown = whom
-                self._hooks.waiting(shown)
-            self._wake.wait(_LOCK_S)
-            self._wake.clear()
-        return self._cancelled("before build")
-
-    def _take_lock(self) -> str | None:
-        """Take the device for this process; give who has it instead, or ``None``."""
-        if self._lock is None:
-            if self._options.exclusive is False:
-                return None
-            found = gpus_apart()
-            if self._options.exclusive is None and not found:
-                return None  # nothing is timed on a device that others could disturb
-            self._lock = DeviceLock(device_key(found, self._options.device), self._label)
-        if self._lock.try_acquire():
-            if self._lock.note:
-                self._notes.append(self._lock.note)
-            return None
-        return self._lock.holder() or "a build of another process"
 
     def _build(self) -> Outcome:
         source = self._travelling_source()

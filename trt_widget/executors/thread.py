@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trt_widget._memory import MemoryWatch
 from trt_widget.errors import BuildFailed
-from trt_widget.executors.gate import GATE, Ticket
+from trt_widget.executors.turn import Turn
 from trt_widget.executors.worker import Worker, failed
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ThreadExecutor:
         self._label = label
         self._outcome: Outcome | None = None
         self._wake = threading.Event()
+        self._turn = Turn(options, label, self._wake, in_process=True)
         self._worker = Worker(options, backend, label)
         self._memory = MemoryWatch(os.getpid())
         self._thread = threading.Thread(
@@ -92,12 +94,11 @@ class ThreadExecutor:
     def start(self, hooks: Hooks) -> None:
         """Begin in the background."""
         self._hooks = hooks
-        self._ticket = Ticket(self._options.device or 0, self._label, self._wake, hooks.cancel)
         try:
-            GATE.queue(self._ticket)
+            self._turn.queue(hooks)
             self._thread.start()
         except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
-            GATE.leave(self._ticket)
+            self._turn.leave()
             raise
 
     def reset_origin(self) -> float:
@@ -129,13 +130,12 @@ class ThreadExecutor:
         return self._worker.monitor.cancel_reason
 
     def can_cancel_blocker(self) -> bool:
-        """Whether it waits for another build of this process."""
-        return bool(GATE.ahead(self._ticket))
+        """Whether the build that this one waits for is one of this process."""
+        return self._turn.can_cancel_blocker()
 
     def cancel_blocker(self) -> None:
-        """Ask the build whose turn it is to stop."""
-        for ticket in GATE.ahead(self._ticket)[:1]:
-            ticket.cancel("user")
+        """Ask the build whose turn it is to stop, if it is one of this process."""
+        self._turn.cancel_blocker()
 
     def alive(self) -> bool:
         """Whether the thread still runs."""
@@ -154,10 +154,13 @@ class ThreadExecutor:
 
     def _run(self) -> None:
         try:
-            outcome = self._wait_for_turn()
-            if outcome is None:
+            if self._turn.wait(lambda: self._worker.monitor.cancel_requested):
+                self._hooks.running()
                 with _quick_turns:
                     outcome = self._worker.run(lambda: self._source)
+                outcome = replace(outcome, notes=(*self._turn.notes, *outcome.notes))
+            else:
+                outcome = self._worker.cancelled("before build")
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
             failure = BuildFailed(
                 f"The build broke off with {type(error).__name__}: {error}",
@@ -165,20 +168,6 @@ class ThreadExecutor:
             )
             outcome = failed(failure, self._worker.now())
         finally:
-            GATE.leave(self._ticket)
+            self._turn.leave()
         self._outcome = outcome
         self._hooks.changed()
-
-    def _wait_for_turn(self) -> Outcome | None:
-        shown = None
-        while not self._worker.monitor.cancel_requested:
-            if self._ticket.my_turn:
-                self._hooks.running()
-                return None
-            ahead = GATE.ahead(self._ticket)
-            if ahead and ahead[0].label != shown:
-                shown = ahead[0].label
-                self._hooks.waiting(shown)
-            self._wake.wait(0.5)
-            self._wake.clear()
-        return self._worker.cancelled("before build")
