@@ -30,6 +30,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="processes that work side by side")
     parser.add_argument("--only", type=int, metavar="INDEX", action="append", help="one again")
+    parser.add_argument("--kind", help="death: all of this kind", dest="chosen_kind")
     parser.add_argument("--timeout", type=float, default=15.0, help="hostile: of each build")
     parser.add_argument("--grace", type=float, default=0.5, help="hostile: of each build")
     parser.add_argument("--records", type=Path, help="write a line of JSON for each to this file")
@@ -76,10 +77,16 @@ def main() -> int:
         from tests.stress.shrink import shrink
 
         return shrink(chosen.file)
-    options = {"seed": chosen.seed, "timeout": chosen.timeout, "grace": chosen.grace}
+    options: dict[str, Any] = {
+        "seed": chosen.seed,
+        "timeout": chosen.timeout,
+        "grace": chosen.grace,
+    }
     if chosen.kind != "hostile":
         options = {"seed": chosen.seed}
     indices = chosen.only or list(range(chosen.count or KINDS[chosen.kind][0]))
+    if chosen.chosen_kind is not None:
+        options["kinds"] = [chosen.chosen_kind] * (max(indices) + 1)
     if chosen.keep is not None:
         from tests.stress.mutate import make_case
 
