@@ -777,6 +777,8 @@ _DEVICE_MEMORY: Final = re.compile(
     r"|Device memory is insufficient to use tactic"
     r"|[Ss]kipping tactic .*insuf+icient memory"
 )
+# "MyelinHostBuffer::allocate ... OutOfMemory", seen with 1.7.1 and a limited address space.
+_HOST_BUFFER: Final = re.compile(r"HostBuffer")
 _SOME_MEMORY: Final = re.compile(r"out of memory|OutOfMemory")
 # NVIDIA/TensorRT issues 3423 and 2647, and many more.
 _NO_IMPLEMENTATION: Final = re.compile(
@@ -887,6 +889,8 @@ def _explain_device_memory(
         "shapes of the profiles, or build on a GPU with more memory."
     )
     matched = [_line_of(found) for text in real if (found := _DEVICE_MEMORY.search(text))]
+    if any(_HOST_BUFFER.search(line) for line in matched):
+        return _Found("TensorRT ran out of host memory.", _MORE_MEMORY, matched[:_SHOWN_EVIDENCE])
     if matched:
         return _Found("TensorRT ran out of GPU memory.", remedy, matched[:_SHOWN_EVIDENCE])
     some = _first(_SOME_MEMORY, real)

@@ -203,6 +203,17 @@ NO_ENGINE = (
             id="OutOfMemory",
         ),
         pytest.param(
+            [
+                said(
+                    "MyelinHostBuffer::allocate: Error Code 2: OutOfMemory (no further information)"
+                )
+            ],
+            "TensorRT ran out of host memory.",
+            "memory limit",
+            ["MyelinHostBuffer"],
+            id="host buffer",
+        ),
+        pytest.param(
             [("WARNING", SKIPPED), ("ERROR", NO_TACTIC), ("ERROR", NO_ENGINE)],
             "TensorRT skipped tactics for want of GPU memory, and has none left for the node "
             "{ForeignNode[/1/Constant_36_output_0.../1/Slice_4]}.",
