@@ -34,6 +34,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=15.0, help="hostile: of each build")
     parser.add_argument("--grace", type=float, default=0.5, help="hostile: of each build")
     parser.add_argument("--records", type=Path, help="write a line of JSON for each to this file")
+    parser.add_argument("--summarize", type=Path, help="make nothing, sum such a file up")
     parser.add_argument("--keep", type=Path, help="hostile: write the models asked for by --only")
     return parser.parse_args(arguments)
 
@@ -77,6 +78,11 @@ def main() -> int:
         from tests.stress.shrink import shrink
 
         return shrink(chosen.file)
+    if chosen.summarize is not None:
+        lines = chosen.summarize.read_text("utf-8").splitlines()
+        done = sorted((json.loads(line) for line in lines), key=lambda record: record["index"])
+        print(getattr(report, chosen.kind)(done), report.problems(done, []), sep="\n\n")
+        return 0
     options: dict[str, Any] = {
         "seed": chosen.seed,
         "timeout": chosen.timeout,
