@@ -348,10 +348,12 @@ class _Death:
             # As when the kernel has gone: the builder ends itself, and what it has started.
             check(ended or (crashed and _how(error) == "SIGKILL"), f"how: {_how(error)}")
         elif kind.startswith(("the child's", "our end")):
-            # Closed before its first word, it could not begin.
+            # Closed before its first word, it could not begin; closed after its last, which is lost
+            # in our pipe then, it left in peace.
             unbegun = type(error) is BuildFailed and f"begin ({CANNOT_SEND})" in error.cause
+            hows = {CANNOT_SEND, "exit code 0"} if "events" in kind else {CANNOT_SEND}
             check(
-                ended or (unbegun and not self._began) or (crashed and _how(error) == CANNOT_SEND),
+                ended or (unbegun and not self._began) or (crashed and _how(error) in hows),
                 f"how: {_how(error)}",
             )
         elif kind.startswith("memory"):

@@ -32,22 +32,24 @@ def main(kind: str, options: dict[str, Any]) -> None:
     for _ in range(WARM):
         experiment.warm_up()
     baseline = Baseline(temporary)
-    for line in sys.stdin:
-        index = int(line)
-        started = time.perf_counter()
-        place = folder / f"case-{index}"
-        place.mkdir()
-        try:
-            record = experiment.run(index, place)
-        except BaseException:  # noqa: BLE001 - whatever it is, the others go on
-            record = {"outcome": "BROKEN", "problems": [traceback.format_exc()]}
-        record["problems"] += baseline.problems()
-        record["index"] = index
-        record["wall_s"] = round(time.perf_counter() - started, 3)
-        record["growth"] = baseline.growth()
-        experiment.clear(place)
-        _write(replies, json.dumps(record).encode() + b"\n")
-    experiment.close()
+    try:
+        for line in sys.stdin:
+            index = int(line)
+            started = time.perf_counter()
+            place = folder / f"case-{index}"
+            place.mkdir()
+            try:
+                record = experiment.run(index, place)
+            except BaseException:  # noqa: BLE001 - whatever it is, the others go on
+                record = {"outcome": "BROKEN", "problems": [traceback.format_exc()]}
+            record["problems"] += baseline.problems()
+            record["index"] = index
+            record["wall_s"] = round(time.perf_counter() - started, 3)
+            record["growth"] = baseline.growth()
+            experiment.clear(place)
+            _write(replies, json.dumps(record).encode() + b"\n")
+    finally:  # also when nobody reads the answers any more
+        experiment.close()
 
 
 def _write(descriptor: int, data: bytes) -> None:
