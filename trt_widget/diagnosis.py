@@ -1095,6 +1095,7 @@ def explain_crash(
     memory_limit_bytes: int | None = None,
     oom_killed: bool | None = None,
     backend: Backend | None = None,
+    parsed: bool = True,
 ) -> BuildCrashed:
     """Explain that the process that built ended without a result.
 
@@ -1121,6 +1122,8 @@ def explain_crash(
         where that cannot be known.
     backend
         The package that built.
+    parsed
+        Whether the model had been read, and the caller's functions called.
     """
     code = None if exit_code is None else exit_code % 2**32  # the same, signed or not
     signal_name = None if signal is None else _signal_name(signal)
@@ -1131,6 +1134,8 @@ def explain_crash(
         evidence.append(f"The process was ended by {signal_name}.")
     elif code:
         evidence.append(f"The process ended with the code {_code(code)}.")
+    if not parsed:
+        evidence.append("It had not yet read the whole model and called the functions given to it.")
     if peak_memory_bytes is not None:
         evidence.append(_memory_seen(peak_memory_bytes, memory_limit_bytes))
     if oom_killed:

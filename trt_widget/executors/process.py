@@ -41,6 +41,7 @@ from trt_widget.events import (
     Event,
     EventError,
     LogMessage,
+    NetworkReady,
     OutputCaptured,
     StreamStarted,
     from_json,
@@ -115,6 +116,7 @@ class ProcessExecutor:
         self._printed = _Printed()
         self._end: BuildEnded | None = None
         self._hello: StreamStarted | None = None
+        self._parsed = False
         self._bad_lines: list[str] = []
         self._gone = threading.Event()
         # A tree of its own tells at any moment in which phase the child is.
@@ -372,6 +374,7 @@ class ProcessExecutor:
             memory_limit_bytes=memory_limit_bytes(),
             oom_killed=oom_killed,
             backend=self._backend,
+            parsed=self._parsed,
         )
         return Outcome(
             "failed",
@@ -484,7 +487,9 @@ class ProcessExecutor:
             if event.version != PROTOCOL_VERSION:
                 self._bad_lines.append(f"protocol version {event.version}")
             return
-        if isinstance(event, LogMessage):
+        if isinstance(event, NetworkReady):
+            self._parsed = True
+        elif isinstance(event, LogMessage):
             self._words.append((event.severity, event.message))
         else:
             self._tree.apply([event])
