@@ -23,9 +23,12 @@ from trt_widget.errors import SaveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["map_file", "save_atomically"]
+__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically"]
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
+
+#: Files of up to so many bytes are read and not mapped.
+LARGE: Final = 64 * 1024 * 1024
 
 # One write() call takes at most 2 GiB - 4 KiB on Linux; smaller pieces let an interrupt through.
 _PIECE: Final = 64 * 1024 * 1024
@@ -90,6 +93,12 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     SaveError
         The file could not be written. The old file is intact and no temporary file is left.
     """
+    if not is_whole(data):
+        raise SaveError(
+            "The engine's file was cut short after the build: there is nothing whole to save.",
+            "Build again, and leave the file at output= as it is.",
+            filename=os.fspath(path),
+        )
     given = os.fspath(path)
     target = Path(os.path.realpath(given))
     try:
@@ -122,14 +131,25 @@ def map_file(file: str | os.PathLike[str] | int) -> memoryview:
             raise OSError(errno.EINVAL, "not a regular file", str(file))
         if found.st_size == 0:  # an empty map does not exist
             return memoryview(b"")
-        if sys.platform != "win32" and sys.version_info >= (3, 13):
-            # Without a copy of the descriptor, which older versions keep beside the map.
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, trackfd=False)
-        else:
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        return memoryview(mapped)
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     finally:
         os.close(descriptor)
+
+
+def read_or_map(file: str | os.PathLike[str]) -> memoryview:
+    """Give a whole file: read where it is small, else mapped (:func:`map_file`).
+
+    A named file can be cut short by anybody, and to look at what is missing of a map ends the
+    process by SIGBUS. So only what is large (:data:`LARGE`) is worth that risk: :func:`is_whole`.
+    """
+    mapped = map_file(file)
+    return mapped if mapped.nbytes > LARGE else memoryview(bytes(mapped))
+
+
+def is_whole(data: Any) -> bool:
+    """Whether all of a map can still be read: that its file was not cut short meanwhile."""
+    mapped = getattr(data, "obj", None)
+    return not isinstance(mapped, mmap.mmap) or mapped.size() >= data.nbytes
 
 
 if sys.platform == "win32":
@@ -161,7 +181,7 @@ if sys.platform == "win32":
 else:
 
     def _open_to_map(path: str | os.PathLike[str]) -> int:
-        return os.open(path, os.O_RDONLY | _CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | _CLOEXEC)
 
 
 def _mode_of_existing(target: Path) -> int | None:

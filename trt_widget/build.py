@@ -22,7 +22,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trt_widget._files import save_atomically
+from trt_widget._files import is_whole, save_atomically
+from trt_widget._wake import Wake
 from trt_widget.backend import backend_of, find_backend
 from trt_widget.errors import (
     BuildCancelled,
@@ -220,6 +221,7 @@ class Build:
     def _initialize(self, backend: Backend, name: str, executor: Executor | None = None) -> None:
         self.name = name
         self.backend = backend
+        self._pid = os.getpid()
         self.tree = PhaseTree()
         #: Guards the tree, the log and the states; held for moments only.
         self.lock = threading.RLock()
@@ -245,7 +247,7 @@ class Build:
         self._asked: tuple[str, float] | None = None
         self._deadline: threading.Timer | None = None
         self._started = False
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._ended = threading.Event()
         self._published = threading.Event()
         self._later: list[tuple[float, Callable[[], object]]] = []
@@ -277,7 +279,10 @@ class Build:
             if self._status in FINAL:
                 return self
             if self._executor is None:
-                self._executor = self._choose_executor()
+                executor = self._choose_executor()
+                if self._status in FINAL:  # a signal handler has cancelled it meanwhile
+                    return self
+                self._executor = executor
             # One time zero for both sides, also for a build that never comes to run.
             self._origin = self._executor.reset_origin()
             self._origin_epoch = clock.time()
@@ -514,7 +519,19 @@ class Build:
 
     @property
     def engine(self) -> Any:
-        """The serialized engine (bytes-like), once there is one, else ``None``."""
+        """The serialized engine (bytes-like), once there is one, else ``None``.
+
+        Raises
+        ------
+        BuildFailed
+            The file of a large engine at ``output=`` was cut short after the build.
+        """
+        if not is_whole(self._engine):
+            # Reading what is missing would end this process by SIGBUS.
+            raise BuildFailed(
+                f"The file of the engine of {self.name} was cut short after the build.",
+                "Build again, and leave the file at output= as it is: it is the engine already.",
+            )
         return self._engine
 
     @property
@@ -758,7 +775,7 @@ class Build:
         if result is not None and result.error is not None:
             # A fresh traceback each time: the error is kept, and may be raised more than once.
             raise result.error.with_traceback(None)
-        return self._engine
+        return self.engine
 
     def _on_running(self) -> None:
         executor = self._executor
@@ -940,6 +957,12 @@ class Build:
                     f"The build of {self.name} broke off without an outcome.",
                     remedy="This is a defect of trt_widget; please report it with the log.",
                 )
+                if os.getpid() != self._pid:
+                    failure = BuildFailed(
+                        f"The build of {self.name} is one of the process that this one was forked "
+                        "from.",
+                        remedy="Wait for it there, or make a new one here.",
+                    )
                 time = max(0.0, clock.perf_counter() - self._origin)
                 self._conclude(Outcome("failed", error=failure, ended_by="error", time=time))
 

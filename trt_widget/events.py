@@ -466,6 +466,9 @@ def from_json(line: str | bytes) -> Event:
     return event
 
 
+_INT64 = 2**63
+
+
 def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
     """Give ``value`` back if it is of the annotated type; numbers must be finite."""
     if annotation.startswith("tuple"):
@@ -479,7 +482,7 @@ def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
     elif (
         (annotation.endswith("None") and value is None)
         or (annotation.startswith("str") and isinstance(value, str))
-        or (annotation.startswith("int") and type(value) is int)
+        or (annotation.startswith("int") and type(value) is int and -_INT64 <= value < _INT64)
         or (annotation.startswith("dict") and isinstance(value, dict))
     ):
         return value
@@ -495,7 +498,10 @@ def _column(annotation: str, values: list[Any]) -> tuple[Any, ...] | None:
         if types <= {int, float} and all(map(_finite, values)):
             return tuple(map(float, values))
         return None
-    return tuple(values) if types <= ({int} if annotation == "tuple[int, ...]" else {str}) else None
+    if annotation == "tuple[int, ...]":
+        fits = types <= {int} and all(-_INT64 <= value < _INT64 for value in values)
+        return tuple(values) if fits else None
+    return tuple(values) if types <= {str} else None
 
 
 def _finite(value: float) -> bool:

@@ -57,6 +57,16 @@ MAX_COLLAPSED = 1_000
 MAX_OPEN = 10_000
 
 
+#: Characters kept of a phase's name: some versions of TensorRT put layer names into them, which a
+#: model can make as long as it likes.
+MAX_NAME = 500
+
+
+def clip(name: str) -> str:
+    """Shorten a name so that names that differ still differ, nearly always."""
+    return f"{name[: MAX_NAME - 30]}… ({len(name)} characters, {hash(name) & 0xFFFFFFFF:08x})"
+
+
 #: Names in the path of a phase that is only counted; deeper ones lose their outermost names.
 _DEEPEST = 64
 
@@ -185,9 +195,13 @@ class ProgressMonitor:
         now = perf_counter()
         thread = get_ident()
         open_ = self._open
-        parent = None if parent_phase is None else open_.get((thread, parent_phase))
-        phase = _Phase(phase_name, parent_phase, num_steps, now, thread, parent)
-        key = (thread, phase_name)
+        name = phase_name if len(phase_name) <= MAX_NAME else clip(phase_name)
+        above = parent_phase
+        if above is not None and len(above) > MAX_NAME:
+            above = clip(above)
+        parent = None if above is None else open_.get((thread, above))
+        phase = _Phase(name, above, num_steps, now, thread, parent)
+        key = (thread, name)
         if key in open_:
             phase.previous = open_[key]
         unqueued = self._unqueued
@@ -209,11 +223,12 @@ class ProgressMonitor:
     def step_complete(self, phase_name: str, step: int) -> bool:
         """Record a step; answer False once a cancel was asked for (called by TensorRT)."""
         thread = get_ident()
-        phase = self._open.get((thread, phase_name))
+        name = phase_name if len(phase_name) <= MAX_NAME else clip(phase_name)
+        phase = self._open.get((thread, name))
         if phase is not None:
             phase.last = (step, perf_counter())
         else:
-            self._step_elsewhere(phase_name, step, thread)
+            self._step_elsewhere(name, step, thread)
         go_on = not self._others or self._tell_others("step_complete", phase_name, step)
         if self._cancel or not go_on:
             if self._delivered is None:
@@ -225,15 +240,16 @@ class ProgressMonitor:
     def phase_finish(self, phase_name: str) -> None:
         """Record that a phase ended (called by TensorRT)."""
         now = perf_counter()
-        key = (get_ident(), phase_name)
+        name = phase_name if len(phase_name) <= MAX_NAME else clip(phase_name)
+        key = (get_ident(), name)
         phase = self._open.pop(key, None)
         if phase is None:
-            phase = self._finish_elsewhere(phase_name)
+            phase = self._finish_elsewhere(name)
         elif phase.previous is not None:
             self._open[key] = phase.previous
         if phase is None:
             if len(self._queue) < MAX_QUEUED:
-                phase = _Unopened(phase_name, None, 0, now, key[0])
+                phase = _Unopened(name, None, 0, now, key[0])
                 phase.end = now
                 self._queue.append(phase)
         elif self._unqueued and phase in self._unqueued:

@@ -22,8 +22,6 @@ from trt_widget.executors import isolation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Each was seen to fail. Whoever mends one takes the mark off: strict, it then fails otherwise.
-defect = pytest.mark.xfail(strict=True, reason="proven by this test and not mended yet")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks of POSIX")
 
 
@@ -67,7 +65,6 @@ def script(code: str, *arguments: str, timeout: float = 60.0, **more: Any) -> An
 # ------------------------------------------------------------------ the engine's file
 
 
-@defect
 @posix
 def test_an_output_that_is_written_over_in_place_does_not_kill_the_kernel(tmp_path: Path) -> None:
     # What many do by habit: open(path, "wb").write(engine) with the path that was output=.
@@ -89,7 +86,6 @@ def test_an_output_that_is_written_over_in_place_does_not_kill_the_kernel(tmp_pa
     assert "alive" in ran.stdout
 
 
-@defect
 @posix
 def test_a_child_may_not_name_a_file_of_its_choice_as_the_engine(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
@@ -101,7 +97,6 @@ def test_a_child_may_not_name_a_file_of_its_choice_as_the_engine(tmp_path: Path)
     assert build.engine is None
 
 
-@defect
 @posix
 def test_an_engine_that_is_a_fifo_does_not_hang_the_build(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
@@ -116,7 +111,6 @@ def test_an_engine_that_is_a_fifo_does_not_hang_the_build(tmp_path: Path) -> Non
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
 
 
-@defect
 @posix
 def test_a_fork_in_a_function_does_not_spoil_the_engine() -> None:
     def configure(*_: Any) -> None:
@@ -126,7 +120,6 @@ def test_a_fork_in_a_function_does_not_spoil_the_engine() -> None:
     assert build.wait(30)
 
 
-@defect
 @posix
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 def test_a_parent_without_standard_streams_builds(tmp_path: Path, closed: tuple[int, ...]) -> None:
@@ -152,7 +145,6 @@ def test_a_parent_without_standard_streams_builds(tmp_path: Path, closed: tuple[
 # ------------------------------------------------------------------ the child's word
 
 
-@defect
 @posix
 @pytest.mark.parametrize(
     "said",
@@ -172,7 +164,6 @@ def test_an_end_that_contradicts_itself_is_a_failure(said: dict[str, Any]) -> No
     assert "defect of trt_widget" not in str(caught.value)
 
 
-@defect
 @posix
 def test_a_time_of_the_child_is_not_believed_past_the_clock() -> None:
     configure = forged(end(time=1e300, status="failed"))
@@ -181,7 +172,6 @@ def test_a_time_of_the_child_is_not_believed_past_the_clock() -> None:
     assert 0.0 <= build.result.duration_s < 60.0
 
 
-@defect
 @posix
 def test_sums_that_are_too_large_leave_the_tables_readable() -> None:
     huge = 10**400
@@ -202,7 +192,6 @@ def test_sums_that_are_too_large_leave_the_tables_readable() -> None:
     assert build.timings is not None
 
 
-@defect
 @posix
 def test_a_line_without_end_is_neither_kept_nor_copied_again_and_again() -> None:
     build = Build(models.mlp(), configure=forged(b"x" * 64_000_000), executor="process").start()
@@ -212,7 +201,6 @@ def test_a_line_without_end_is_neither_kept_nor_copied_again_and_again() -> None
     assert time.process_time() - before < 5.0
 
 
-@defect
 @posix
 def test_a_name_of_20_mb_does_not_occupy_the_kernel() -> None:
     from onnx import TensorProto, helper
@@ -246,7 +234,6 @@ def test_a_child_that_cannot_send_its_end_does_not_stay_forever() -> None:
         build.wait_ended()
 
 
-@defect
 def test_a_letter_that_is_printed_in_two_halves_stays_a_letter() -> None:
     def configure(*_: Any) -> None:
         os.write(2, b"caf\xc3")
@@ -261,7 +248,6 @@ def test_a_letter_that_is_printed_in_two_halves_stays_a_letter() -> None:
 # ------------------------------------------------------------------ starting
 
 
-@defect
 @pytest.mark.parametrize(
     "entry", [Path(sys.prefix), None, os.fsencode(sys.prefix)], ids=["Path", "None", "bytes"]
 )
@@ -272,7 +258,6 @@ def test_what_python_ignores_in_sys_path_is_ignored(
     assert Build(models.mlp(), executor="process").start().wait(30)
 
 
-@defect
 def test_the_folder_of_installed_packages_may_be_the_working_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -283,7 +268,6 @@ def test_the_folder_of_installed_packages_may_be_the_working_directory(
     assert Build(models.mlp(), executor="process").start().wait(30)
 
 
-@defect
 def test_a_cancel_that_comes_while_the_functions_are_packed_is_heard() -> None:
     # A handler of a signal runs wherever the main thread is; here it is inside of start().
     class Handler:
@@ -305,7 +289,6 @@ def test_a_cancel_that_comes_while_the_functions_are_packed_is_heard() -> None:
     assert not psutil.Process().children()
 
 
-@defect
 @posix
 def test_signal_cancel_in_a_handler_never_waits_for_the_code_it_interrupts() -> None:
     ran = script(
@@ -330,27 +313,25 @@ def test_signal_cancel_in_a_handler_never_waits_for_the_code_it_interrupts() -> 
 # ------------------------------------------------------------------ the device's owner
 
 
-@defect
 def test_a_cancel_does_not_wait_until_cuda_has_been_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # There is no CUDA here: a Python that sleeps stands for a driver that takes long.
     monkeypatch.setattr(isolation, "cuda_library", lambda: "libcuda.so.1")
     monkeypatch.setattr(isolation, "_GPUS", "import time; time.sleep(10); print('[]')")
-    isolation._ask.cache_clear()
+    isolation._answers.clear()
     build = Build(models.mlp(), executor="process", grace=0).start()
     time.sleep(0.5)
     build.request_cancel()
     with pytest.raises(BuildCancelled):
         build.wait(30)
-    isolation._ask.cache_clear()
+    isolation._answers.clear()
     assert build.result.stop_latency_s < 5.0
 
 
 # ------------------------------------------------------------------ life and death
 
 
-@defect
 @posix
 def test_a_fork_of_the_child_does_not_outlive_the_kernel(tmp_path: Path) -> None:
     note = tmp_path / "pid"
@@ -392,7 +373,6 @@ def test_a_fork_of_the_child_does_not_outlive_the_kernel(tmp_path: Path) -> None
             os.kill(fork, signal.SIGKILL)
 
 
-@defect
 @posix
 def test_an_unknown_exit_status_is_not_told_as_a_known_one() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # then the system keeps no status
@@ -409,7 +389,6 @@ def test_an_unknown_exit_status_is_not_told_as_a_known_one() -> None:
     assert "code 0" not in str(caught.value)
 
 
-@defect
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has an OOM killer with a score")
 def test_where_memory_is_short_the_system_takes_the_child_and_not_the_kernel(
     tmp_path: Path,

@@ -12,6 +12,7 @@ its own pipe, and never into the events.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import json
 import os
@@ -20,6 +21,7 @@ import signal
 import sys
 import threading
 import time as clock
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trt_widget import errors
@@ -42,6 +44,9 @@ TICK_S = 0.1
 WATCH_S = 0.5
 #: How long the last events may take after SIGTERM, in seconds.
 LAST_WORDS_S = 0.3
+#: Characters of a text of an error, and entries of a list of them, that go to the kernel.
+_LONGEST_TEXT = 20_000
+_LONGEST_LIST = 200
 _PIECE = 64 * 1024 * 1024
 #: The request's clock is ours if it is no further away than this, in seconds.
 _SAME_CLOCK_S = 300.0
@@ -57,6 +62,13 @@ def main(parent: int) -> None:
     """
     control, events = _take_descriptors()
     _end_with(parent)
+    if sys.platform == "linux":
+        # Where memory is short, this process goes and not the notebook.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    pid = os.getpid()
+    if hasattr(os, "register_at_fork"):  # a fork may hold the GPU: it ends with us
+        os.register_at_fork(after_in_child=lambda: _end_with(pid))
     # Where a crash happened, on the pipe of what is printed.
     faulthandler.enable(all_threads=False)
     # The kernel's Interrupt does not reach this session; nobody else's should end a build either.
@@ -107,6 +119,8 @@ class _Child:
         request: dict[str, Any] = pickle.load(self._control)  # noqa: S301 - from our own parent
         options = request["options"]
         self._request = request
+        scratch = request["scratch"]
+        self._scratch = _identity(scratch) if isinstance(scratch, int) else None
         worker = Worker(options, options.backend, request["label"], in_child=True)
         now = clock.perf_counter()
         if 0.0 <= now - request["origin"] < _SAME_CLOCK_S:
@@ -175,8 +189,6 @@ class _Child:
                 "executor='thread'.",
             )
             raise failure from error
-        import dataclasses
-
         self._worker.set_functions(functions)
         if "source" in functions:
             source = dataclasses.replace(source, value=functions["source"])
@@ -184,15 +196,19 @@ class _Child:
 
     def _store(self, outcome: Outcome) -> Outcome:
         """Put the engine where the kernel finds it: at ``output``, else in the kernel's file."""
-        import dataclasses
-
         size = outcome.engine.nbytes
         output = self._request["options"].output
         if output is not None and outcome.status == "succeeded":
             self._engine = (str(output), size)
-            return outcome
+            # So that the kernel knows this file from one that somebody else puts there.
+            found = os.stat(output)  # noqa: PTH116 - as in _identity
+            facts = {**outcome.facts, "engine_file": [found.st_dev, found.st_ino]}
+            return dataclasses.replace(outcome, facts=facts)
         scratch = self._request["scratch"]
         try:
+            if isinstance(scratch, int) and _identity(scratch) != self._scratch:
+                msg = "its descriptor is another file now"
+                raise OSError(msg)  # noqa: TRY301 - as if it were closed
             _write(outcome.engine, scratch)
         except OSError as error:
             if outcome.error is not None:  # saving at output= had failed already: say that
@@ -200,8 +216,8 @@ class _Child:
             failure = errors.SaveError(
                 f"The engine ({size:,} bytes) could not be handed over by a temporary file: "
                 f"{error}.",
-                "Free some space in the folder for temporary files, set TMPDIR to another, or give "
-                "output=.",
+                "Free some space in the folder for temporary files, give output=, or set TMPDIR to "
+                "another folder before Python starts.",
                 error=error,
             )
             return failed(failure, outcome.time)
@@ -243,11 +259,11 @@ class _Child:
             outcome.status,
             outcome.ended_by,
             outcome.reason,
-            None if outcome.error is None else errors.to_record(outcome.error),
+            None if outcome.error is None else clipped(errors.to_record(outcome.error)),
             engine if outcome.engine is not None else None,
             size if outcome.engine is not None else None,
             peak_memory(),
-            tuple(outcome.notes),
+            tuple(clipped(list(outcome.notes))),
             outcome.facts,
         )
 
@@ -269,6 +285,17 @@ class _Child:
                     os.write(2, f"trt_widget: the events cannot be sent: {error}\n".encode())
                 os._exit(CANNOT_SEND)
             end_now()
+
+
+def clipped(value: Any) -> Any:
+    """Shorten what a model can make as long as it likes: texts, and lists of them."""
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
+    if isinstance(value, dict):
+        return {key: clipped(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [clipped(entry) for entry in value[:_LONGEST_LIST]]
+    return value
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

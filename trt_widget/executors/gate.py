@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trt_widget._wake import Wake
+
 __all__ = ["GATE", "Gate", "Ticket"]
 
 
@@ -35,7 +37,7 @@ class Ticket:
     """
 
     def __init__(
-        self, device: int, label: str, wake: threading.Event, cancel: Callable[[str], None]
+        self, device: int, label: str, wake: Wake | threading.Event, cancel: Callable[[str], None]
     ) -> None:
         self.device = device
         self.label = label

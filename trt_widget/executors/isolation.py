@@ -12,10 +12,14 @@ import os
 import subprocess
 import sys
 import sysconfig
-from functools import lru_cache
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trt_widget.backend import Gpu, cuda_library, gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["gpus_apart", "python_command", "search_paths"]
 
@@ -28,7 +32,16 @@ _PATIENCE_S = 60.0
 def python_command(code: str, *arguments: str) -> list[str]:
     """Give the command that runs ``code`` in isolation; ``arguments`` begin at ``sys.argv[2]``."""
     early = json.dumps(search_paths()[0])
-    return [sys.executable, "-I", "-u", "-c", _BOOT + code, early, *arguments]
+    quiet = ["-B"] if sys.dont_write_bytecode else []
+    return [sys.executable, "-I", "-u", *quiet, "-c", _BOOT + code, early, *arguments]
+
+
+def _site_folders() -> list[str]:
+    """Give the folders of installed packages, which are nobody's notebook folder."""
+    import site
+
+    found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return [*found, *site.getsitepackages(), site.getusersitepackages()]
 
 
 def search_paths() -> tuple[list[str], list[str]]:
@@ -45,7 +58,10 @@ def search_paths() -> tuple[list[str], list[str]]:
 
     ours = str(Path(trt_widget.__file__).resolve().parent.parent)
     stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    stdlib |= {os.path.realpath(p) for p in sys.path if p.endswith((".zip", "lib-dynload"))}
+    anything: list[object] = list(sys.path)
+    entries = [entry for entry in anything if isinstance(entry, str)]  # as the import system does
+    archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
+    stdlib |= {os.path.realpath(p) for p in entries if Path(p).name in {archive, "lib-dynload"}}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         here = os.getcwd()  # noqa: PTH109 - plain text is compared
@@ -57,7 +73,8 @@ def search_paths() -> tuple[list[str], list[str]]:
     first: list[str] = []
     installed: list[str] = []
     everything: list[str] = []
-    for entry in sys.path:
+    suspicious -= {os.path.realpath(p) for p in _site_folders()}
+    for entry in entries:
         full = os.path.join(here, entry) if entry else here  # noqa: PTH118 - it may not exist
         real = os.path.realpath(full)
         if real in stdlib:
@@ -71,29 +88,53 @@ def search_paths() -> tuple[list[str], list[str]]:
     return [*first, *installed], [*first, *everything]
 
 
-def gpus_apart() -> tuple[Gpu, ...]:
+def gpus_apart(cancelled: Callable[[], bool] = lambda: False) -> tuple[Gpu, ...]:
     """Give :func:`~trt_widget.backend.gpus` without starting CUDA in this process.
 
     CUDA that was started once cannot be used in later forks of the process: a notebook that only
-    watches a child build must not lose that. Empty also where the question fails.
+    watches a child build must not lose that. Empty also where the question fails, or was given up.
+
+    Parameters
+    ----------
+    cancelled
+        Asked meanwhile; with its True the question is given up.
     """
     if gpus.cache_info().currsize:
         return gpus()
-    return _ask(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible not in _answers:
+        answer = () if cuda_library() is None else _ask(cancelled)
+        if answer is None:
+            return ()
+        _answers[visible] = answer
+    return _answers[visible]
 
 
-@lru_cache(maxsize=4)
-def _ask(_visible: str | None) -> tuple[Gpu, ...]:
-    if cuda_library() is None:
-        return ()
+#: Answers by what CUDA_VISIBLE_DEVICES was.
+_answers: dict[str | None, tuple[Gpu, ...]] = {}
+
+
+def _ask(cancelled: Callable[[], bool]) -> tuple[Gpu, ...] | None:
+    """Ask a process of its own; ``None`` where it gave no answer."""
     try:
-        answer = subprocess.run(  # noqa: S603 - our own interpreter and code
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
             python_command(_GPUS),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=True,
-        ).stdout
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    with process:
+        deadline = time.monotonic() + _PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline and not cancelled():
+            time.sleep(0.02)
+        if process.poll() is None:
+            process.kill()
+            return None
+        assert process.stdout is not None  # noqa: S101 - it was made with a pipe
+        answer = process.stdout.read()
+    try:
         return tuple(Gpu(*entry) for entry in json.loads(answer))
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
-        return ()
+    except (ValueError, TypeError):
+        return None

@@ -11,6 +11,7 @@ thread hands the request over and then the cancel; one reads the events; one rea
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import io
@@ -32,8 +33,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from trt_widget import diagnosis, errors
-from trt_widget._files import map_file
+from trt_widget._files import map_file, read_or_map
 from trt_widget._memory import MemoryWatch, memory_limit_bytes, oom_kills
+from trt_widget._wake import Wake
 from trt_widget.errors import BuildError, BuildFailed
 from trt_widget.events import (
     PROTOCOL_VERSION,
@@ -52,6 +54,9 @@ from trt_widget.executors.isolation import python_command, search_paths
 from trt_widget.executors.turn import Turn
 from trt_widget.executors.worker import failed
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +80,13 @@ MAX_PRINTED = 64 * 1024
 #: collapses phases to counts: the builder is never held up.
 _MAX_WAITING = 50_000
 _CHUNK = 1 << 16
+_STDERR = 2
+#: Bytes of a line, and of the lines that wait for the drain.
+_MAX_LINE = 16 << 20
+_MAX_WAITING_BYTES = 64 << 20
+#: Seconds until the first word of a child, which imports Python and TensorRT (from a slow disk,
+#: perhaps): past it something is wrong with its start.
+_FIRST_WORD_S = 120.0
 _CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
 
 
@@ -108,11 +120,12 @@ class ProcessExecutor:
         self._functions = functions
         self._origin = clock.perf_counter()
         self._origin_epoch = clock.time()
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._outcome: Outcome | None = None
         self._grace = options.grace
         self._cancel: tuple[str, float] | None = None
         self._waiting: deque[Event] = deque()
+        self._waiting_bytes = 0
         self._printed = _Printed()
         self._end: BuildEnded | None = None
         self._hello: StreamStarted | None = None
@@ -152,6 +165,7 @@ class ProcessExecutor:
     def drain(self) -> list[Event]:
         """Take what has arrived since the last call, ordered by time."""
         events: list[Event] = []
+        self._waiting_bytes = 0
         for _ in range(len(self._waiting)):
             events.append(self._waiting.popleft())  # noqa: PERF401 - others append meanwhile
         printed = self._printed.take()
@@ -246,6 +260,7 @@ class ProcessExecutor:
                 )
             ]
             try:
+                self._memory = MemoryWatch(process.pid)
                 for thread in threads:
                     thread.start()
                 ended_by = self._supervise(process)
@@ -303,11 +318,11 @@ class ProcessExecutor:
                 "Close what else uses memory, processes or files, or build with executor='thread'.",
             ) from error
         _open_pipes.add(self._process)
-        self._memory = MemoryWatch(self._process.pid)
 
     def _supervise(self, process: subprocess.Popen[bytes]) -> str | None:
         """Wait for the child's end; give how we brought it about, or ``None``."""
         terminated = told_end = 0.0
+        begun = clock.perf_counter()
         ended_by = None
         memory = self._memory
         while not _has_ended(process):
@@ -318,6 +333,10 @@ class ProcessExecutor:
                     _kill(process)
                 clock.sleep(_LOOK_CLOSELY_S)
             elif cancel is None:
+                if self._hello is None and clock.perf_counter() - begun > _FIRST_WORD_S:
+                    self._notes.append(f"The build process said nothing for {_FIRST_WORD_S:g} s.")
+                    ended_by = "killed"
+                    _kill(process)
                 self._wake.wait(_LOOK_S)
                 self._wake.clear()
             else:
@@ -337,7 +356,7 @@ class ProcessExecutor:
 
     def _conclude(
         self,
-        code: int,
+        code: int | None,
         ended_by: str | None,
         oom_killed: bool | None,  # noqa: FBT001 - three states, passed on
         scratch: _Scratch,
@@ -356,17 +375,18 @@ class ProcessExecutor:
                     f"The build process ended by itself ({_named(code)}) while it was cancelled."
                 )
             return self._cancelled(ended_by or "crashed")
-        if self._hello is None and code >= 0 and code != CANNOT_SEND:
+        if self._hello is None and (ended_by or (code and code > 0 and code != CANNOT_SEND)):
             raise BuildFailed(
-                f"The build process could not begin (exit code {code}).",
+                "The build process could not begin "
+                f"({'it said nothing' if ended_by else _named(code)}).",
                 "What it printed says why. Build with executor='thread', and please report it.",
                 [self._printed.tail()],
             )
         path = self._tree.open_phases
         error = diagnosis.explain_crash(
             name=self._label,
-            signal=-code if code < 0 else None,
-            exit_code=code if code >= 0 else None,
+            signal=-code if code is not None and code < 0 else None,
+            exit_code=code if code is not None and code >= 0 else None,
             phase=PATH_SEPARATOR.join(path[-1]) if path else None,
             messages=list(self._words),
             output=self._printed.tail(),
@@ -390,19 +410,29 @@ class ProcessExecutor:
         error = None if end.error is None else errors.from_record(end.error)
         engine = None
         status, ended_by = end.status, end.ended_by
+        facts = {name: value for name, value in end.facts.items() if name != "engine_file"}
         if end.engine_bytes is not None:
             try:
-                engine = scratch.map() if end.engine is None else map_file(end.engine)
-                found = engine.nbytes
-                if found != end.engine_bytes:
-                    msg = f"{found:,} bytes instead of {end.engine_bytes:,}"
-                    raise OSError(msg)  # noqa: TRY301 - the same end as a file that is missing
+                engine = self._fetch(end, scratch)
             except (OSError, ValueError) as problem:
                 engine, status, ended_by = None, "failed", "error"
                 error = BuildFailed(
                     f"The engine that the build process wrote cannot be read: {problem}.",
-                    "Something removed or changed the file; build again.",
+                    "Something removed, changed or replaced the file (another build with the same "
+                    "output=, perhaps); build again.",
                 )
+        sound = {
+            "succeeded": engine is not None and error is None,
+            "cancelled": engine is None and error is None,
+            "failed": error is not None,
+        }.get(status, False)
+        if not sound:
+            engine, status, ended_by = None, "failed", "error"
+            error = BuildFailed(
+                "The build process told an end that contradicts itself "
+                f"(status {end.status!r}); nothing of it is believed.",
+                "Build again; if it stays, the model or a function has damaged the build process.",
+            )
         return Outcome(
             status,
             engine,
@@ -410,10 +440,29 @@ class ProcessExecutor:
             ended_by,
             self.cancel_reason or end.reason,
             # A cancelled build has stopped when its process has.
-            self._now() if status == "cancelled" else end.time,
+            self._now() if status == "cancelled" else min(max(end.time, 0.0), self._now()),
             (*self._notes, *end.notes),
-            dict(end.facts),
+            facts,
         )
+
+    def _fetch(self, end: BuildEnded, scratch: _Scratch) -> memoryview:
+        """Give the engine; the child's word is checked, since a model may have damaged it."""
+        if end.engine is None:
+            engine = scratch.map()
+        else:
+            output = self._options.output
+            if output is None or end.engine != str(output):
+                msg = "the build process names another file than output="
+                raise OSError(msg)
+            found = os.stat(output)  # noqa: PTH116 - the counterpart of the child's
+            if [found.st_dev, found.st_ino] != end.facts.get("engine_file"):
+                msg = "the file at output= is another one by now"
+                raise OSError(msg)
+            engine = read_or_map(output)
+        if engine.nbytes != end.engine_bytes:
+            msg = f"{engine.nbytes:,} bytes instead of {end.engine_bytes:,}"
+            raise OSError(msg)
+        return engine
 
     def _cancelled(self, ended_by: str) -> Outcome:
         return Outcome(
@@ -460,15 +509,25 @@ class ProcessExecutor:
 
     def _read_events(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
-        rest = b""
+        rest: list[bytes] = []  # joined once: a long line is not copied with every piece
+        length = 0
         for data in _chunks(self._process.stdout, self._gone):
-            lines = (rest + data).split(b"\n")
-            rest = lines.pop()
+            *lines, last = data.split(b"\n")
             for line in lines:
-                self._take_line(line)
+                whole = b"".join([*rest, line]) if rest else line
+                rest, length = [], 0
+                self._take_line(whole)
+            length += len(last)
+            if last and length <= _MAX_LINE:
+                rest.append(last)
+            elif last and rest:  # too long to be an event: it is noted by its beginning
+                rest = rest[:1]
             if not rest and len(data) < _CHUNK:
                 self._hooks.changed()  # the end of a batch
-            while len(self._waiting) > _MAX_WAITING and not self._gone.wait(_LOOK_CLOSELY_S):
+            self._waiting_bytes += len(data)
+            while (
+                len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
+            ) and not self._gone.wait(_LOOK_CLOSELY_S):
                 pass
         self._wake.set()
 
@@ -522,6 +581,7 @@ class _Printed:
         self._lock = threading.Lock()
         self._new = b""
         self._all = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._dropped = 0
 
     def add(self, data: bytes) -> None:
@@ -539,7 +599,9 @@ class _Printed:
         with self._lock:
             new, self._new = self._new, b""
             dropped, self._dropped = self._dropped, 0
-        text = new.decode("utf-8", errors="replace")
+            if dropped:
+                self._decoder.reset()
+            text = self._decoder.decode(new)
         return f"[{dropped:,} bytes not kept]\n{text}" if dropped else text
 
     def tail(self) -> str:
@@ -564,12 +626,16 @@ class _Scratch:
                 self._folder = tempfile.mkdtemp(prefix="trt_widget-")
             else:
                 self._descriptor, name = tempfile.mkstemp(prefix="trt_widget-", suffix=".engine")
+                if self._descriptor <= _STDERR:  # where ours are closed; the child has its own
+                    low = self._descriptor
+                    self._descriptor = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+                    os.close(low)
                 os.unlink(name)  # noqa: PTH108 - the descriptor keeps it
         except OSError as error:
             raise BuildFailed(
                 f"No temporary file for the engine could be made: {error}.",
-                "Free some space in the folder for temporary files, set TMPDIR to another, or "
-                "build with executor='thread'.",
+                "Free some space in the folder for temporary files, set TMPDIR to another before "
+                "Python starts, or build with executor='thread'.",
             ) from error
         return self
 
@@ -635,6 +701,9 @@ if sys.platform == "win32":
     def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return process.poll() is not None
 
+    def _status_is_there(_process: subprocess.Popen[bytes]) -> bool:
+        return True
+
     def _kill(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(process.pid).children(recursive=True):
@@ -661,6 +730,18 @@ else:
             return True
         except AttributeError:  # macOS before Python 3.13 has no waitid
             return process.poll() is not None
+
+    def _status_is_there(process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the process's end; give whether its status can still be collected."""
+        if process.returncode is not None:
+            return True
+        try:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        except AttributeError:  # as above
+            return True
+        return True
 
     def _kill(process: subprocess.Popen[bytes]) -> None:
         """Kill the process and whatever it has started."""
@@ -692,13 +773,21 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
         process.terminate()
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> int:
-    """Kill what is left of the process and its descendants, and give its exit status."""
+def _end_process(process: subprocess.Popen[bytes]) -> int | None:
+    """Kill what is left of the process and its descendants, and give its exit status.
+
+    Somebody else in this process may have collected the status: a handler of SIGCHLD, or SIGCHLD
+    that is ignored. Then it is not known (``Popen`` would say 0).
+    """
     _kill(process)
-    return process.wait()
+    known = _status_is_there(process)
+    code = process.wait()
+    return code if known else None
 
 
-def _named(code: int) -> str:
+def _named(code: int | None) -> str:
+    if code is None:
+        return "exit status not known"
     if code >= 0:
         return f"exit code {code}"
     try:

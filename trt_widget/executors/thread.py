@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trt_widget._memory import MemoryWatch
+from trt_widget._wake import Wake
 from trt_widget.errors import BuildFailed
 from trt_widget.executors.turn import Turn
 from trt_widget.executors.worker import Worker, failed
@@ -80,7 +81,7 @@ class ThreadExecutor:
         self._backend = backend
         self._label = label
         self._outcome: Outcome | None = None
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._turn = Turn(options, label, self._wake, in_process=True)
         self._worker = Worker(options, backend, label)
         self._memory = MemoryWatch(os.getpid())

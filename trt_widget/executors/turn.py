@@ -9,9 +9,9 @@ from trt_widget.executors.isolation import gpus_apart
 from trt_widget.executors.lock import DeviceLock, device_key
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
+    from trt_widget._wake import Wake
     from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions
 
@@ -37,9 +37,7 @@ class Turn:
         TensorRT itself would let it wait, where nothing can be shown and nothing cancelled.
     """
 
-    def __init__(
-        self, options: BuildOptions, label: str, wake: threading.Event, *, in_process: bool
-    ) -> None:
+    def __init__(self, options: BuildOptions, label: str, wake: Wake, *, in_process: bool) -> None:
         self._options = options
         self._label = label
         self._wake = wake
@@ -60,9 +58,9 @@ class Turn:
         """Wait; give whether the turn has come, or whether ``cancelled`` answered first."""
         shown = None
         while not cancelled():
-            whom = self._who_is_first()
+            whom = self._who_is_first(cancelled)
             if whom is None:
-                return True
+                return not cancelled()
             if whom and whom != shown:
                 shown = whom
                 self._hooks.waiting(shown)
@@ -70,7 +68,7 @@ class Turn:
             self._wake.clear()
         return False
 
-    def _who_is_first(self) -> str | None:
+    def _who_is_first(self, cancelled: Callable[[], bool]) -> str | None:
         """Give the build that this one waits for ("" where it is just leaving), or ``None``."""
         ticket = self._ticket
         if ticket is not None and not ticket.my_turn:
@@ -79,7 +77,7 @@ class Turn:
         if self._lock is None:
             if self._options.exclusive is False:
                 return None
-            found = gpus_apart()
+            found = gpus_apart(cancelled)
             if self._options.exclusive is None and not found:
                 return None  # nothing is timed on a device that others could disturb
             self._lock = DeviceLock(device_key(found, self._options.device), self._label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ class Worker:
         self._label = label
         self._in_child = in_child
         self._ready: deque[Event] = deque()
+        self._pid = os.getpid()
         self.monitor = ProgressMonitor(backend)
         self._logger = make_logger(backend, origin=self.monitor.origin)
 
@@ -146,6 +148,8 @@ class Worker:
             in_child=self._in_child,
         )
         facts = {"layers": prepared.network.num_layers, "device": self._device()}
+        if os.getpid() != self._pid:
+            os._exit(0)  # a function has forked, and its fork came on into our code
         self._ready.append(NetworkReady(self.now(), **facts))
         if cancelled():
             return self.cancelled("before build", facts)
