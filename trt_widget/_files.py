@@ -23,7 +23,7 @@ from trt_widget.errors import SaveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically"]
+__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically", "save_identified"]
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
@@ -93,6 +93,14 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     SaveError
         The file could not be written. The old file is intact and no temporary file is left.
     """
+    return save_identified(data, path)[0]
+
+
+def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tuple[int, int]]:
+    """Do what :func:`save_atomically` does; also give the device and inode of what was written.
+
+    By them it can be told from a file that somebody else puts into its place a moment later.
+    """
     if not is_whole(data):
         raise SaveError(
             "The engine's file was cut short after the build: there is nothing whole to save.",
@@ -106,11 +114,12 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
         with _temporary_name(target.parent) as temporary:
             if not _write_unnamed(temporary, data, mode):
                 _write(temporary, data, mode)
+            written = temporary.stat()
             _replace(temporary, target)
     except OSError as error:
         raise _explain(error, given) from error
     _flush_folder(target.parent)
-    return target
+    return target, (written.st_dev, written.st_ino)
 
 
 def map_file(file: str | os.PathLike[str] | int) -> memoryview:

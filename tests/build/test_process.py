@@ -652,3 +652,33 @@ def test_the_monitors_of_the_child_are_the_same_class() -> None:
     build = Build(models.mlp(), configure=configure).start()
     assert build.wait()
     assert json.dumps(build.result.notes) == "[]"
+
+
+def test_a_large_engine_is_mapped_and_never_read_past_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("trt_widget._files.LARGE", 0)  # this one counts as large
+    output = tmp_path / "net.engine"
+    build = Build(models.mlp(), output=output).start()
+    engine = build.wait()
+    assert type(engine.obj).__name__ == "mmap"
+    assert bytes(engine) == output.read_bytes()
+    os.truncate(output, 100)
+    with pytest.raises(BuildFailed, match="cut short"):
+        _ = build.engine
+    with pytest.raises(BuildFailed, match="cut short"):
+        build.save(tmp_path / "copy.engine")
+    assert not (tmp_path / "copy.engine").exists()
+
+
+def test_two_builds_to_one_output_do_not_take_each_others_engine(tmp_path: Path) -> None:
+    output = tmp_path / "net.engine"
+    builds = [
+        Build(model, output=output, exclusive=False).start()
+        for model in (models.mlp(), models.convnet()) * 3
+    ]
+    for build in builds:
+        build.wait_ended(60)
+        if build.status == "failed":  # said, and never another build's engine
+            assert "another one by now" in str(build.result.error)
+    assert output.read_bytes() in [bytes(build.engine) for build in builds if build.engine]

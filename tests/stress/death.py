@@ -55,6 +55,11 @@ CANNOT_SEND = "exit code 74"
 #: Seconds that a build that is short of memory may take.
 MEMORY_TIMEOUT_S = 20.0
 
+#: Kinds of death in which a builder can have finished and only its last words are lost.
+_NEWS_LOST = ("the child's pipes", "the child's descriptors", "our end of the events", "exit")
+#: No engine of the models that are built here is smaller, in bytes.
+_SMALLEST_ENGINE = 1_000_000
+
 
 class Death(Experiment):
     """One death each, of a random kind, or of those named by ``kinds``, one after the other."""
@@ -242,16 +247,26 @@ class _Death:
         self._check(build)
         result = build.result
         assert result is not None
-        if build.status == "succeeded" and output is not None:
-            if output.read_bytes() != bytes(build.engine):
-                self._problems.append("the file is not the engine")
-            output.unlink()
+        if output is not None and output.exists():
+            self._check_output(build, output)
         record = {"outcome": outcome_of(build), "problems": self._problems}
         if record["outcome"].startswith("BuildCrashed"):
             record["outcome"] = record["outcome"].rpartition(", ")[0]
             record["phase"] = result.error.phase  # type: ignore[union-attr]  # a BuildCrashed
         record["seconds"] = round(result.duration_s, 3)
         return record
+
+    def _check_output(self, build: Build, output: Path) -> None:
+        """Look at the file that is at ``output=``, and take it away where it may be there."""
+        if build.status == "succeeded":
+            if output.read_bytes() != bytes(build.engine):
+                self._problems.append("the file is not the engine")
+            output.unlink()
+        elif self._kind in _NEWS_LOST:
+            # The engine was written, whole, and only the news of it could not be sent.
+            if output.stat().st_size < _SMALLEST_ENGINE:
+                self._problems.append("a part of an engine")
+            output.unlink()
 
     def _deed(self) -> Deed:
         # The builder is started, and has parsed, when configure= is called.

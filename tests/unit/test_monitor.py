@@ -456,3 +456,29 @@ def test_ctrl_c_reaches_the_flag_while_the_main_thread_is_in_c() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "seen: True while in C: True"
+
+
+def test_a_name_that_is_very_long_is_shortened_and_still_matched(monitor: Any) -> None:
+    long, other = "n" * 100_000, "n" * 100_001
+    monitor.phase_start(long, None, 2)
+    monitor.phase_start(other, long, 2)
+    monitor.step_complete(other, 0)
+    monitor.drain()
+    monitor.phase_finish(other)
+    monitor.step_complete(long, 1)
+    monitor.phase_finish(long)
+    monitor.phase_finish(long)  # a stray one
+    tree = PhaseTree()
+    monitor2 = ProgressMonitor("tensorrt_rtx")
+    for name, above in ((long, None), (other, long)):
+        monitor2.phase_start(name, above, 2)
+    monitor2.step_complete(other, 0)
+    monitor2.phase_finish(other)
+    monitor2.phase_finish(long)
+    tree.apply(monitor2.drain())
+    first, second = tree.timing_columns()["phase"]
+    assert len(first) < 600 > len(second)
+    assert first != second
+    assert "100000 characters" in first
+    assert tree.timing_columns()["depth"] == [0, 1]
+    assert not tree.anomalies

@@ -200,10 +200,7 @@ class _Child:
         output = self._request["options"].output
         if output is not None and outcome.status == "succeeded":
             self._engine = (str(output), size)
-            # So that the kernel knows this file from one that somebody else puts there.
-            found = os.stat(output)  # noqa: PTH116 - as in _identity
-            facts = {**outcome.facts, "engine_file": [found.st_dev, found.st_ino]}
-            return dataclasses.replace(outcome, facts=facts)
+            return outcome
         scratch = self._request["scratch"]
         try:
             if isinstance(scratch, int) and _identity(scratch) != self._scratch:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
-from trt_widget._files import save_atomically
+from trt_widget._files import save_identified
 from trt_widget.backend import gpus
 from trt_widget.errors import (
     BuildCancelled,
@@ -147,7 +147,10 @@ class Worker:
             cancelled,
             in_child=self._in_child,
         )
-        facts = {"layers": prepared.network.num_layers, "device": self._device()}
+        facts: dict[str, Any] = {
+            "layers": prepared.network.num_layers,
+            "device": self._device(),
+        }
         if os.getpid() != self._pid:
             os._exit(0)  # a function has forked, and its fork came on into our code
         self._ready.append(NetworkReady(self.now(), **facts))
@@ -178,7 +181,8 @@ class Worker:
         engine = memoryview(serialized)
         if options.output is not None:
             try:
-                save_atomically(engine, options.output)
+                _, file = save_identified(engine, options.output)
+                facts["engine_file"] = list(file)
             except SaveError as error:
                 return Outcome("failed", engine, error, "error", None, time, tuple(notes), facts)
         return Outcome("succeeded", engine, None, "completed", None, time, tuple(notes), facts)
