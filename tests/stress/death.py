@@ -249,6 +249,8 @@ class _Death:
         assert result is not None
         if output is not None and output.exists():
             self._check_output(build, output)
+        elif output is not None and build.status == "succeeded":
+            self._problems.append("there is no file at output=")
         record = {"outcome": outcome_of(build), "problems": self._problems}
         if record["outcome"].startswith("BuildCrashed"):
             record["outcome"] = record["outcome"].rpartition(", ")[0]
