@@ -171,9 +171,10 @@ class _Child:
 
     def _source(self) -> Source:
         """Recreate the functions that were sent along, and give the source."""
-        source, packed = self._request["source"], self._request["functions"]
+        source: Source = self._request["source"]
+        packed: bytes | None = self._request["functions"]
         if packed is None:
-            return source  # type: ignore[no-any-return]  # what the kernel has put there
+            return source
         from trt_widget.executors.functions import unpack_functions
 
         # From here on the user's folders count, as they do in the kernel.
@@ -192,7 +193,7 @@ class _Child:
         self._worker.set_functions(functions)
         if "source" in functions:
             source = dataclasses.replace(source, value=functions["source"])
-        return source  # type: ignore[no-any-return]  # as above
+        return source
 
     def _store(self, outcome: Outcome) -> Outcome:
         """Put the engine where the kernel finds it: at ``output``, else in the kernel's file."""
