@@ -17,6 +17,7 @@ import pytest
 
 from tests import models
 from trt_widget import Build, BuildCancelled, BuildCrashed, BuildError, BuildFailed
+from trt_widget.backend import gpus
 from trt_widget.executors import isolation
 
 if TYPE_CHECKING:
@@ -320,6 +321,7 @@ def test_a_cancel_does_not_wait_until_cuda_has_been_asked(
     monkeypatch.setattr(isolation, "cuda_library", lambda: "libcuda.so.1")
     monkeypatch.setattr(isolation, "_GPUS", "import time; time.sleep(10); print('[]')")
     isolation._answers.clear()
+    gpus.cache_clear()  # what another test has learned
     build = Build(models.mlp(), executor="process", grace=0).start()
     time.sleep(0.5)
     build.request_cancel()
