@@ -1135,7 +1135,7 @@ def explain_crash(
     elif code:
         evidence.append(f"The process ended with the code {_code(code)}.")
     if not parsed:
-        evidence.append("It had not yet read the whole model and called the functions given to it.")
+        evidence.append("It was still reading the model, or in a function given to it.")
     if peak_memory_bytes is not None:
         evidence.append(_memory_seen(peak_memory_bytes, memory_limit_bytes))
     if oom_killed:

@@ -379,7 +379,7 @@ def test_a_crash_says_where(name: str) -> None:
     assert "about to crash" in error.output
     assert "Fatal Python error" in error.output or "Fatal Python error" in build.printed
     assert "unharmed" in str(error)
-    assert "not yet read the whole model" in str(error)
+    assert "still reading the model" in str(error)
 
 
 def test_a_function_that_leaves_the_process_is_told_so() -> None:
