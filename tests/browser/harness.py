@@ -60,8 +60,8 @@ def artifacts() -> Path:
 class Lab:
     """A JupyterLab server with private folders, and one browser; a context manager."""
 
-    def __init__(self) -> None:
-        """Start both; return when the server has opened its port."""
+    def __init__(self, *, scale: float = 1) -> None:
+        """Start both; return when the server has opened its port. ``scale``: pixels of a point."""
         chromium = find_chromium()
         if chromium is None:
             raise RuntimeError("no Chromium on PATH: `python3 tests/run.py` installs it")
@@ -79,6 +79,7 @@ class Lab:
             # One context: the pages share the cache, so that only the first one loads Lab anew.
             self.context: Final = browser.new_context(
                 viewport=VIEWPORT,
+                device_scale_factor=scale,
                 extra_http_headers={"Authorization": f"token {self.token}"},
                 reduced_motion="reduce",
             )
