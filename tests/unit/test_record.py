@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import models
+from tests.traces import mnist_events, timed
+from trt_widget import Build, BuildCancelled, BuildCrashed, BuildError, BuildFailed, SaveError
+from trt_widget.events import (
+    Event,
+    LogMessage,
+    PhaseFinished,
+    PhasesCompleted,
+    PhaseStarted,
+    StepCompleted,
+)
+from trt_widget.executors import Outcome
+from trt_widget.record import (
+    MAX_BYTES,
+    MAX_LOG,
+    RECORD_VERSION,
+    Record,
+    RecordError,
+    load_record,
+    make_record,
+)
+from trt_widget.report import as_text, report_html
+from trt_widget.trace import to_chrome_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: What would run, close or break something where it is put into a page unescaped.
+HOSTILE = (
+    models.EVIL_NAME,
+    "]]></title><script>alert(1)</script>",
+    "--></style></svg>",
+    "\x00\x1b[31m\x9b\x7f\ud800\u202egnp.\r\n",
+    "\"' onload=alert(1) &lt;",
+    "n" * 3_000,
+    "",
+)
+
+
+def build_of(
+    events: Sequence[Event] | None = None,
+    status: str = "succeeded",
+    *,
+    name: str = "mnist",
+    now: float | None = None,
+    **outcome: Any,
+) -> Build:
+    """Make a real build that was fed with events instead of by TensorRT, for times of our own."""
+    build = Build.attach(backend="tensorrt_rtx", name=name)
+    events = timed(mnist_events()) if events is None else events
+    now = max((event.time for event in events), default=0.0) if now is None else now
+    build._started = True
+    build._origin = time.perf_counter() - now
+    build._advance("running")
+    build._take(list(events))
+    if status != "running":
+        ended_by = {"succeeded": "completed", "cancelled": "step"}.get(status, "error")
+        build._conclude(Outcome(status, time=now, **{"ended_by": ended_by, **outcome}))
+    return build
+
+
+def record_of(
+    events: Sequence[Event] | None = None, status: str = "succeeded", **given: Any
+) -> Record:
+    record = make_record(build_of(events, status, **given))
+    return dataclasses.replace(record, now_s=given["now"]) if "now" in given else record
+
+
+def hostile_record() -> Record:
+    """Everything that can hold a text holds something hostile."""
+    events: list[Event] = []
+    for index, name in enumerate(HOSTILE):
+        parent = HOSTILE[index - 1] if index else None
+        events.append(PhaseStarted(float(index), name, parent, 2))
+        events.append(LogMessage(index + 0.5, ("warning", "error")[index % 2], name))
+    error = BuildFailed(HOSTILE[1], HOSTILE[0], HOSTILE, evidence=HOSTILE)
+    record = record_of(events, "failed", name=HOSTILE[0], error=error, notes=HOSTILE)
+    assert record.result is not None
+    texts = {"device": HOSTILE[1], "ended_by": HOSTILE[2], "output": Path("a<script>")}
+    return dataclasses.replace(
+        record,
+        printed="\n".join(HOSTILE),
+        backend=HOSTILE[0],
+        executor=HOSTILE[3],
+        version=HOSTILE[2],
+        result=dataclasses.replace(record.result, **texts),
+    )
+
+
+def wide_and_deep(depth: int = 40, spans: int = 100_000) -> Record:
+    """Make a record of as many instances as a build keeps, in chains of so many levels."""
+    events: list[Event] = []
+    for level in range(depth - 1):
+        above = f"level {level - 1}" if level else None
+        events.append(PhaseStarted(level * 0.001, f"level {level}", above, 1))
+    at = depth * 0.001
+    count = spans - (depth - 1)
+    starts = [at + 0.001 * index for index in range(count)]
+    ends = tuple(start + 0.0005 for start in starts)
+    last = (0,) * count
+    above = f"level {depth - 2}"
+    events.append(
+        PhasesCompleted(ends[-1], "leaf", above, 0, tuple(starts), ends, last, (1,) * count)
+    )
+    events += [
+        PhaseFinished(ends[-1] + 0.1, f"level {level}") for level in reversed(range(depth - 1))
+    ]
+    return record_of(events)
+
+
+def same(record: Record, other: Build | Record) -> None:
+    """Assert that two show the same tables and the same result."""
+    for name in ("timings", "spans", "log"):
+        ours, theirs = getattr(record, name), getattr(other, name)
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+        assert ours.attrs == theirs.attrs
+    assert record.status == other.status
+    assert record.name == other.name
+    assert record.executor == other.executor
+    assert record.printed == other.printed
+    assert record.messages == other.messages
+    assert record.epoch(1.0) == other.epoch(1.0)
+    assert record.entered_at == other.entered_at
+    assert record.result is not None
+    assert other.result is not None
+    for entry in dataclasses.fields(record.result):
+        mine, its = getattr(record.result, entry.name), getattr(other.result, entry.name)
+        if entry.name == "error" and its is not None:
+            assert type(mine) is type(its)
+            assert str(mine) == str(its)
+            assert vars(mine) == vars(its)
+        else:
+            assert mine == its, entry.name
+
+
+def round_trip(build: Build, path: Path) -> Record:
+    made = make_record(build)
+    same(made, build)
+    made.save(path)
+    read = load_record(path)
+    same(read, build)
+    assert read.to_json() == made.to_json()
+    assert path.read_text("ascii") == made.to_json()
+    return read
+
+
+# ------------------------------------------------------------------ real builds
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_success(executor: str, tmp_path: Path) -> None:
+    build = Build(models.evil_mlp(), executor=executor, output=tmp_path / "e.engine", timeout=60)
+    build.start().wait()
+    record = round_trip(build, tmp_path / "record.json")
+    assert record.complete
+    assert record.result.engine_bytes == (tmp_path / "e.engine").stat().st_size
+    assert record.result.output == tmp_path / "e.engine"
+    assert record.options["timeout"] == 60
+    assert record.backend == "tensorrt_rtx"
+    assert len(record.spans) > 5
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_cancel(executor: str, tmp_path: Path) -> None:
+    build = Build(models.light_model("densenet121"), executor=executor).start()
+    deadline = time.monotonic() + 60
+    while build.tree.paths < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    build.request_cancel()
+    with pytest.raises(BuildCancelled):
+        build.wait()
+    record = round_trip(build, tmp_path / "record.json")
+    assert record.result.reason == "user"
+    assert record.result.stop_latency_s == build.result.stop_latency_s
+    assert isinstance(record.result.error, BuildCancelled)
+    assert record.cancel_delivered == build.tree.cancel_delivered
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_failure(executor: str, tmp_path: Path) -> None:
+    build = Build(b"\x08\x07 this is no model", executor=executor).start()
+    with pytest.raises(BuildFailed):
+        build.wait()
+    record = round_trip(build, tmp_path / "record.json")
+    assert record.result.error.remedy == build.result.error.remedy
+
+
+def test_a_crash(tmp_path: Path) -> None:
+    build = Build(models.light_model("densenet121"), executor="process").start()
+    deadline = time.monotonic() + 60
+    while build.tree.paths < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (child,) = psutil.Process().children()
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(BuildCrashed):
+        build.wait()
+    record = round_trip(build, tmp_path / "record.json")
+    assert record.result.error.signal == "SIGKILL"
+    assert "failed" in set(record.spans["status"])
+
+
+def test_a_build_that_goes_on_and_one_that_was_not_started(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    pending = make_record(Build(models.mlp()))
+    assert (pending.status, pending.result, len(pending.spans)) == ("pending", None, 0)
+    pending.save(path)
+    assert load_record(path) == pending
+
+    events = [PhaseStarted(0.0, "a", None, 4), StepCompleted(1.0, "a", 1)]
+    record = record_of(events, "running", now=2.0)
+    record.save(path)
+    read = load_record(path)
+    assert read == record
+    assert read.result is None
+    assert not read.complete
+    assert read.spans["duration_s"].tolist() == [2.0]
+    assert math.isnan(read.spans["end_s"][0])
+    assert read.timings["status"].tolist() == ["running"]
+    assert read.timings.attrs["complete"] is False
+
+
+# ------------------------------------------------------------------ recorded and odd ones
+
+
+def test_the_recorded_build(tmp_path: Path) -> None:
+    record = round_trip(build_of(), tmp_path / "record.json")
+    assert len(record.spans) == 1164
+    assert len(record.timings) == 15
+
+
+def test_names_that_look_like_paths(tmp_path: Path) -> None:
+    """A joined path is not unique, and a record keeps them apart."""
+    events = [
+        PhaseStarted(0.0, "a", None, 1),
+        PhaseStarted(1.0, "b", "a", 1),
+        PhaseFinished(2.0, "b"),
+        PhaseFinished(3.0, "a"),
+        PhaseStarted(3.0, "a > b", None, 1),
+        PhaseFinished(5.0, "a > b"),
+    ]
+    record = round_trip(build_of(events), tmp_path / "record.json")
+    assert record.span_columns["path"] == [0, 1, 2]
+
+
+def test_more_paths_than_are_kept_apart(tmp_path: Path) -> None:
+    events: list[Event] = [PhaseStarted(0.0, "root", None, 1)]
+    for index in range(2_100):
+        events += [
+            PhaseStarted(index + 1.0, f"p{index}", "root", 1),
+            PhaseStarted(index + 1.1, f"q{index}", f"p{index}", 1),
+            PhaseStarted(index + 1.2, f"r{index}", f"q{index}", 1),
+            *(PhaseFinished(index + 1.5, f"{name}{index}") for name in "rqp"),
+        ]
+    record = round_trip(build_of(events), tmp_path / "record.json")
+    assert "(other phases)" in set(record.timings["phase"])
+    report_html(record)
+    to_chrome_trace(record, tmp_path / "trace.json")
+
+
+def test_hostile_texts_survive(tmp_path: Path) -> None:
+    record = hostile_record()
+    record.save(tmp_path / "record.json")
+    read = load_record(tmp_path / "record.json")
+    same(read, record)
+
+
+def test_the_log_is_bounded_and_warnings_stay() -> None:
+    text = "x" * 3_999
+    events: list[Event] = [LogMessage(0.0, "warning", "the oldest")]
+    events += [LogMessage(float(index), "info", text) for index in range(1, 1_000)]
+    record = record_of(events)
+    texts = [message.message for message in record.log_messages]
+    assert texts[0] == "the oldest"
+    assert sum(map(len, texts)) <= MAX_LOG
+    assert len(texts) == 1 + MAX_LOG // 3_999
+    assert record.log_dropped == len(events) - len(texts)
+    assert record.log_messages[-1].time == 999.0
+    assert len(record.to_json()) < MAX_BYTES
+
+
+def test_the_largest_build_is_within_bounds() -> None:
+    begin = time.perf_counter()
+    record = wide_and_deep()
+    text = record.to_json()
+    assert len(text) < MAX_BYTES / 2
+    same(Record.from_json(text), record)
+    assert time.perf_counter() - begin < 60  # some 3 s
+
+
+# ------------------------------------------------------------------ what is no record
+
+
+def test_a_newer_version_is_said_to_be_one() -> None:
+    data = json.loads(record_of([]).to_json())
+    data.update(version=RECORD_VERSION + 1, writer="9.1", surprise=[])
+    with pytest.raises(RecordError, match=r"newer trt_widget '9\.1'.*up to version 1") as caught:
+        Record.from_json(json.dumps(data))
+    assert "Upgrade" in caught.value.remedy
+    data["version"] = RECORD_VERSION
+    assert Record.from_json(json.dumps(data)).name == "mnist"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80\x04\x95",
+        b"null",
+        b"[1, 2]",
+        b'{"version": 1}',
+        b'{"format": "trt_widget build record"}',
+        b'{"format": "trt_widget build record", "version": true}',
+        b'{"format": "trt_widget build record", "version": 1}',
+        b"[" * 1_000_000,
+        b"9" * 10_000,
+        b"NaN",
+        '{"format": "ü"}'.encode("utf-16"),
+    ],
+)
+def test_other_files(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError) as caught:
+        load_record(path)
+    assert isinstance(caught.value, BuildError)
+    assert isinstance(caught.value, ValueError)
+    assert "x.json" in caught.value.cause
+    assert caught.value.remedy
+    assert len(str(caught.value)) < 2_000
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "pipe", "a\0b"):
+        with pytest.raises(RecordError, match="cannot be read as a record"):
+            load_record(path)
+    large = tmp_path / "large.json"
+    with large.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(RecordError, match="larger than 64 MiB"):
+        load_record(large)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row", "value"),
+    [
+        ("paths", "parent", 0, 0),
+        ("paths", "parent", 1, 5),
+        ("paths", "name", 0, 7),
+        ("paths", "total_s", 0, 1e300),
+        ("paths", "total_s", 0, -1.0),
+        ("paths", "status", 0, "happy"),
+        ("spans", "path", 0, 10**6),
+        ("spans", "path", 1, 0.5),
+        ("spans", "parent", 3, 3),
+        ("spans", "start_s", 5, 0.0),
+        ("spans", "end_s", 5, 0.0),
+        ("spans", "end_s", 5, "x"),
+        ("spans", "end_s", 5, 1e6),
+        ("spans", "steps", 0, 2**63),
+        ("spans", "steps", 0, True),
+    ],
+)
+def test_contradictions(table: str, column: str, row: int, value: object) -> None:
+    data = json.loads(record_of().to_json())
+    data[table][column][row] = value
+    with pytest.raises(RecordError):
+        Record.from_json(json.dumps(data))
+    del data[table][column][row]
+    with pytest.raises(RecordError):
+        Record.from_json(json.dumps(data))
+
+
+SMALL = json.loads(
+    make_record(
+        build_of(
+            [
+                PhaseStarted(0.0, "a", None, 3),
+                PhaseStarted(1.0, "b", "a", 1),
+                StepCompleted(1.5, "b", 0),
+                LogMessage(1.6, "warning", "look"),
+                PhaseFinished(3.0, "b"),
+                PhaseFinished(4.0, "a"),
+            ],
+            "failed",
+            error=BuildCrashed("It died.", "Try again.", ["words"], signal="SIGKILL"),
+        )
+    ).to_json()
+)
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    keys = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    for key in keys:
+        found += places(data[key], (*path, key))
+    return found
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 5),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "running", "succeeded", *HOSTILE]),
+    st.lists(st.integers(-1, 2), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from(places(SMALL)), VALUES, st.booleans()), min_size=1, max_size=3
+    )
+)
+def test_a_record_that_was_changed_is_refused_or_shown(
+    changes: list[tuple[tuple[Any, ...], Any, bool]], tmp_path: Path
+) -> None:
+    data = json.loads(json.dumps(SMALL))
+    for path, value, remove in changes:
+        holder = data
+        try:
+            for key in path[:-1]:
+                holder = holder[key]
+            if remove:
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = value
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change has taken the place away
+    try:
+        record = Record.from_json(json.dumps(data))
+    except RecordError as error:
+        assert len(str(error)) < 2_000  # noqa: PT017 - whether it is raised is not known
+        return
+    assert Record.from_json(record.to_json()).to_json() == record.to_json()
+    assert len(record.timings) == len(record.path_columns["name"])
+    assert len(record.spans) == len(record.span_columns["path"])
+    assert len(record.log) == len(record.log_messages)
+    assert report_html(record)
+    assert as_text(record)
+    to_chrome_trace(record, tmp_path / "trace.json")
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 10_000), content=st.binary(max_size=4), cut=st.integers(0, 4))
+def test_bytes_that_were_changed(at: int, content: bytes, cut: int) -> None:
+    whole = json.dumps(SMALL).encode()
+    at %= len(whole)
+    changed = whole[:at] + content + whole[at + cut :]
+    try:
+        record = Record.from_json(changed)
+    except RecordError:
+        return
+    assert report_html(record)
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(SaveError, match="The record could not be saved") as caught:
+        record_of([]).save(tmp_path / "none" / "record.json")
+    assert isinstance(caught.value, OSError)
+    assert "engine" not in str(caught.value)
