@@ -354,7 +354,7 @@ class _Box:
 
 def _boxes(record: Record, rows: list[int], narrow: float) -> list[_Box]:
     """Give the boxes where nothing narrower than ``narrow`` units stands alone beside another."""
-    columns, now = record.span_columns, record.now_s
+    columns, now, names = record.span_columns, record.now_s, record.path_columns["name"]
     scale = _WIDTH / now if now > 0 else 0.0
     pending: dict[int, _Box] = {}
     boxes: list[_Box] = []
@@ -378,7 +378,7 @@ def _boxes(record: Record, rows: list[int], narrow: float) -> list[_Box]:
             before.end = max(before.end, end)
             before.count += 1
             before.busy += end - start
-            before.mixed |= path != before.path
+            before.mixed |= names[path] != names[before.path]
             if status != "done":
                 before.status = status
         else:
@@ -413,21 +413,26 @@ def _timeline(record: Record, spread: list[int], silent: list[_Silence], most: i
     mark = f"trt-silent-{key.hexdigest()[:12]}"
     top = 18
     height = top + count * _ROW + 2
-    label = _line(_alternative(record, silent), 1_000)
+    words = escape(_line(_alternative(record, silent), 1_000))
     parts = [
         (
             f'<svg class="trt-time" role="img" viewBox="0 0 {_WIDTH} {height}" '
-            f'aria-label="{escape(label)}" xmlns="http://www.w3.org/2000/svg">'
+            f'aria-label="{words}" xmlns="http://www.w3.org/2000/svg">'
         ),
-        f"<title>Timeline of {_html(record.name)}</title><desc>{escape(label)}</desc>",
+        f"<title>Timeline of {_html(record.name)}</title><desc>{words}</desc>",
         (
             f'<defs><pattern id="{mark}" width="6" height="6" patternUnits="userSpaceOnUse" '
             'patternTransform="rotate(45)"><rect class="trt-hatch" width="2.2" height="6" '
-            'fill="#000" fill-opacity=".5"/></pattern></defs>'
+            'fill="#000" fill-opacity=".3"/></pattern></defs>'
         ),
         _axis(record.now_s, height),
     ]
-    parts += [_draw(box, names, top, record.now_s) for box in boxes]
+    # Names last, over the hatching; a pointer finds the boxes below them.
+    labels = []
+    for box in boxes:
+        drawn, label = _draw(box, names, top, record.now_s)
+        parts.append(drawn)
+        labels.append(label)
     scale = _WIDTH / record.now_s if record.now_s > 0 else 0.0
     for entry in silent:
         if rows[entry.index] < 0:
@@ -438,7 +443,7 @@ def _timeline(record: Record, spread: list[int], silent: list[_Silence], most: i
             f'width="{max(1.0, (entry.end - entry.start) * scale):.1f}" height="{_ROW - 1}" '
             f'fill="url(#{mark})"><title>{escape(text)}</title></rect>'
         )
-    parts.append("</svg>")
+    parts += ['<g class="trt-names" pointer-events="none">', *labels, "</g></svg>"]
     return "".join(parts)
 
 
@@ -463,9 +468,10 @@ _DARK: Final = ("#1f5f8b", "#84540f", "#12694f", "#645c10", "#474c9c", "#7c3d60"
 _LETTER: Final = 6.4  # units that a letter takes
 
 
-def _draw(box: _Box, names: list[str], top: int, now: float) -> str:
-    """Draw one box, with its name where there is room."""
-    width = max(0.8, box.end - box.start)
+def _draw(box: _Box, names: list[str], top: int, now: float) -> tuple[str, str]:
+    """Draw one box, and its name where there is room."""
+    extent = box.end - box.start
+    width = max(1.5, extent)
     y = top + box.row * _ROW
     name = f"{box.count:,} phases" if box.mixed else _line(names[box.path], _MAX_NAME)
     seconds = now / _WIDTH
@@ -484,7 +490,7 @@ def _draw(box: _Box, names: list[str], top: int, now: float) -> str:
         if box.status in {"running", "ended"}:
             edge = ' stroke="#1976d2" stroke-width="1.5"'
     # How much of a merged box was really spent in its phases.
-    share = box.busy / width if box.count > 1 else 1.0
+    share = box.busy / extent if box.count > 1 and extent > 0 else 1.0
     faint = f' fill-opacity="{max(0.3, share):.2f}"' if share < 0.95 else ""  # noqa: PLR2004
     text = ""
     letters = int((width - 8) / _LETTER)
@@ -495,8 +501,8 @@ def _draw(box: _Box, names: list[str], top: int, now: float) -> str:
         )
     return (
         f'<g class="{classes}"><title>{escape(title)}</title><rect x="{box.start:.1f}" y="{y}" '
-        f'width="{width:.1f}" height="{_ROW - 1}" fill="{fill}"{faint}{edge}/>{text}</g>'
-    )
+        f'width="{width:.1f}" height="{_ROW - 1}" fill="{fill}"{faint}{edge}/></g>'
+    ), text
 
 
 def _alternative(record: Record, silent: list[_Silence]) -> str:
@@ -546,7 +552,7 @@ def _page(
     parts += [f"<p>{_html(note, 500)}</p>" for note in _notes(record)[:most_messages]]
     timeline = _timeline(record, spread, silent, most_boxes)
     if timeline:
-        parts += ["<h3>Where the time went</h3>", timeline]
+        parts += ["<h3>Where the time went</h3>", _scrolled("Timeline", timeline)]
         if silent:
             parts.append(
                 '<p class="trt-small">Hatched: more than a second without a callback of '
@@ -572,7 +578,7 @@ def _html_table(record: Record, most: int) -> str:
         return ""
     lines = []
     for row in rows:
-        indent = f"{0.4 + min(row.depth, 24) * 0.9:.1f}em"
+        indent = f"{0.6 + min(row.depth, 24) * 0.9:.1f}em"
         status = "" if row.status == "done" else f" ({row.status})"
         lines.append(
             f'<tr><th scope="row" style="padding-left:{indent}"><bdi>'
@@ -585,10 +591,13 @@ def _html_table(record: Record, most: int) -> str:
         f'<th scope="col">{title}</th>'
         for title in ("Phase", "Count", "Time", "Itself", "Share", "Steps")
     )
-    return (
-        f'<div class="trt-wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>{rest}"
-    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return _scrolled("Table of phases", table) + rest
+
+
+def _scrolled(label: str, html: str) -> str:
+    """Put what needs some width into a box that scrolls, also by the keyboard."""
+    return f'<div class="trt-wide" role="group" tabindex="0" aria-label="{label}">{html}</div>'
 
 
 def _html_messages(record: Record, most: int, characters: int) -> str:
@@ -609,7 +618,7 @@ def _tints(tints: Iterable[str], mixed: str, text: str, hatch: str, scope: str) 
         [
             *rules,
             f"{scope} .trt-cm rect{{fill:{mixed}}}",
-            f"{scope} g text{{fill:{text}}}",
+            f"{scope} .trt-names text{{fill:{text}}}",
             f"{scope} .trt-hatch{{fill:{hatch}}}",
         ]
     )
@@ -617,11 +626,11 @@ def _tints(tints: Iterable[str], mixed: str, text: str, hatch: str, scope: str) 
 
 _OWN_LIGHT: Final = (
     "--trt-r-fg:#1f1f1f;--trt-r-dim:#5f5f5f;--trt-r-line:#dcdcdc;--trt-r-good:#1b6e20;"
-    "--trt-r-bad:#b3261e;--trt-r-box:#f5f5f5"
+    "--trt-r-bad:#b3261e;--trt-r-box:#f5f5f5;--trt-r-bg:#fff"
 )
 _OWN_DARK: Final = (
     "--trt-r-fg:#e6e6e6;--trt-r-dim:#a6a6a6;--trt-r-line:#444;--trt-r-good:#7bc77f;"
-    "--trt-r-bad:#ff8a80;--trt-r-box:#2a2a2a"
+    "--trt-r-bad:#ff8a80;--trt-r-box:#2a2a2a;--trt-r-bg:#1b1b1b"
 )
 
 
@@ -650,8 +659,9 @@ _STYLE: Final = "".join(
             )
         ),
         (
-            ".trt-report{color:var(--trt-r-fg);font:13px/1.45 system-ui,sans-serif;"
-            "max-width:1000px;overflow-wrap:anywhere}"
+            ".trt-report{color:var(--trt-r-fg);background:var(--trt-r-bg);padding:12px;"
+            "border-radius:6px;font:13px/1.45 system-ui,sans-serif;max-width:1000px;"
+            "overflow-wrap:anywhere}"
             ".trt-report h2{font-size:1.35em;margin:0 0 .5em}"
             ".trt-report h3{font-size:1.05em;margin:1.2em 0 .4em}"
             ".trt-report p{margin:.4em 0}.trt-report .trt-small{color:var(--trt-r-dim)}"
@@ -663,21 +673,21 @@ _STYLE: Final = "".join(
             ".trt-failed .trt-facts div:first-child dd{color:var(--trt-r-bad)}"
             ".trt-report pre{white-space:pre-wrap;background:var(--trt-r-box);color:inherit;"
             "border-left:3px solid var(--trt-r-bad);padding:.6em .8em;margin:.8em 0}"
-            ".trt-report .trt-time{display:block;width:100%;height:auto}"
+            ".trt-report .trt-time{display:block;width:100%;min-width:640px;height:auto}"
             ".trt-report .trt-tick{fill:var(--trt-r-dim)}"
-            ".trt-report .trt-wide{overflow-x:auto;margin-top:1em}"
+            ".trt-report .trt-wide{overflow-x:auto;margin-top:.6em}"
             ".trt-report table{border-collapse:collapse;width:100%;"
             "font-variant-numeric:tabular-nums}"
             ".trt-report th,.trt-report td{text-align:right;padding:.2em .6em;white-space:nowrap;"
             "border-bottom:1px solid var(--trt-r-line);font-weight:400;background:none}"
             ".trt-report thead th{color:var(--trt-r-dim)}"
-            ".trt-report th:first-child{text-align:left;white-space:normal}"
+            ".trt-report th:first-child{text-align:left;white-space:normal;min-width:13em}"
             ".trt-report ul{margin:.4em 0;padding-left:1.2em}"
         ),
     ]
 )
 _PAGE_STYLE: Final = (
-    "body{margin:0;background:#fff}main{margin:0 auto;max-width:1000px;padding:24px}"
+    "body{margin:0;background:#fff}main{margin:0 auto;max-width:1024px;padding:12px}"
     "@media (prefers-color-scheme:dark){body{background:#1b1b1b}}"
 )
 
@@ -709,7 +719,7 @@ def _size(count: int) -> str:
 
 def _line(text: str, most: int = 300) -> str:
     """Give a text as one line that controls nothing and is no longer than ``most``."""
-    text = " ".join(text[: 4 * most + 100].split()) or "(no name)"
+    text = " ".join(text[: 4 * most + 100].split()) or "(empty)"
     text = text if len(text) <= most else text[: most - 1] + "…"
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 

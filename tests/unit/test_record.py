@@ -238,6 +238,23 @@ def test_a_build_that_goes_on_and_one_that_was_not_started(tmp_path: Path) -> No
     assert read.timings.attrs["complete"] is False
 
 
+def test_a_cancel_before_the_start_and_an_unknown_outcome(tmp_path: Path) -> None:
+    build = Build(models.mlp())
+    build.request_cancel()
+    build.wait_ended()
+    record = round_trip(build, tmp_path / "record.json")
+    assert record.result.ended_by == "before build"
+    assert "running" not in record.entered_at
+
+    with Build.attach(backend="tensorrt_rtx", name="mine") as build:
+        build.monitor.phase_start("a", None, 1)
+    record = round_trip(build, tmp_path / "record.json")
+    assert (record.status, record.executor) == ("ended", "attached")
+    for shown in (report_html(record), as_text(record)):
+        assert "ended" in shown
+    to_chrome_trace(record, tmp_path / "trace.json")
+
+
 # ------------------------------------------------------------------ recorded and odd ones
 
 

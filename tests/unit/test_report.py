@@ -34,7 +34,7 @@ TAGS = re.compile(
 ATTRIBUTES = re.compile(
     "charset|name|content|lang|class|id|scope|style|role|aria-label|xmlns|viewbox|width|height|x|y"
     "|fill|fill-opacity|stroke|stroke-width|stroke-opacity|stroke-dasharray|d|font-size"
-    "|text-anchor|patternunits|patterntransform"
+    "|text-anchor|patternunits|patterntransform|pointer-events|tabindex"
 )
 
 
