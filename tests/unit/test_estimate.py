@@ -1,0 +1,323 @@
+"""Progress and time left: what always holds (hypothesis), and what is said of known courses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trt_widget.estimate import (
+    MIN_NETWORKS,
+    DurationModel,
+    Estimator,
+    PhaseState,
+    Prediction,
+    Reading,
+    phase_states,
+)
+from trt_widget.events import PhaseFinished, PhaseStarted
+from trt_widget.history import BuildKey, BuildRecord, PhaseTimes
+from trt_widget.phases import PhaseTree
+
+ROOT, PARSE, SILENT = ("root",), ("root", "parse"), ("root", "silent")
+# Ten seconds, of which TensorRT says nothing for eight.
+COURSE = BuildRecord(
+    10.0,
+    {
+        ROOT: PhaseTimes(0.5, 9.8, 9.3),
+        PARSE: PhaseTimes(0.5, 1.5, 1.0),
+        SILENT: PhaseTimes(1.5, 9.5, 8.0),
+    },
+    1.0,
+)
+
+
+def states_at(record: BuildRecord, now: float) -> dict[tuple[str, ...], PhaseState]:
+    """Give what a build that goes like ``record`` shows at ``now``."""
+    found = {}
+    for path, times in record.phases.items():
+        starts = [time for time in times.marks or (times.start_s,) if time <= now]
+        if starts:
+            ended = times.end_s <= now
+            found[path] = PhaseState(
+                len(starts), int(not ended), starts[-1], times.end_s if ended else None
+            )
+    return found
+
+
+def slower(record: BuildRecord, factor: float) -> BuildRecord:
+    phases = {
+        path: PhaseTimes(
+            times.start_s * factor,
+            times.end_s * factor,
+            times.total_s * factor,
+            times.count,
+            tuple(mark * factor for mark in times.marks),
+        )
+        for path, times in record.phases.items()
+    }
+    return BuildRecord(record.duration_s * factor, phases, record.finished_at)
+
+
+def readings(estimator: Estimator, truth: BuildRecord, tick: float = 0.1) -> list[Reading]:
+    many = int(truth.duration_s / tick)
+    return [estimator.update(n * tick, states_at(truth, n * tick)) for n in range(many + 1)]
+
+
+def worst(said: list[Reading], truth: BuildRecord, tick: float = 0.1) -> float:
+    """Give the largest difference between the shown and the true fraction of the time."""
+    shown = [reading.progress for reading in said]
+    return max(abs((value or 0.0) - n * tick / truth.duration_s) for n, value in enumerate(shown))
+
+
+# ---- what always holds --------------------------------------------------------------------------
+
+any_float = st.floats(allow_nan=True, allow_infinity=True)
+seconds = st.one_of(st.floats(0.0, 1e4), any_float)
+counts = st.integers(-2, 2**63)
+paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=2).map(tuple)
+times_ = st.builds(
+    PhaseTimes, seconds, seconds, seconds, counts, st.lists(seconds, max_size=4).map(tuple)
+)
+records = st.builds(BuildRecord, seconds, st.dictionaries(paths, times_, max_size=5), any_float)
+state = st.builds(PhaseState, counts, counts, seconds, st.none() | seconds)
+courses = st.lists(st.tuples(seconds, st.dictionaries(paths, state, max_size=5)), max_size=12)
+sizes = st.dictionaries(st.sampled_from(["layers", "parameters", "operators"]), any_float)
+
+
+def check_course(
+    estimator: Estimator, course: list[tuple[float, dict[tuple[str, ...], PhaseState]]]
+) -> None:
+    last = 0.0
+    for elapsed, phases in course:
+        reading = estimator.update(elapsed, phases)
+        if reading.progress is not None:
+            assert last <= reading.progress < 1.0
+            last = reading.progress
+        if reading.eta_s is not None:
+            assert math.isfinite(reading.eta_s)
+            assert reading.eta_s > 0.0
+        if estimator.duration_s is None:
+            assert reading == Reading()
+
+
+@given(st.lists(records, max_size=6), courses)
+def test_it_is_monotone_bounded_and_finite_whatever_comes(
+    known: list[BuildRecord],
+    course: list[tuple[float, dict[tuple[str, ...], PhaseState]]],
+) -> None:
+    check_course(Estimator(known), course)
+
+
+@given(st.floats(1e-3, 1e4), st.floats(1.0, 4.0), st.lists(records, max_size=8), courses)
+def test_so_it_is_for_a_new_network(
+    duration: float,
+    factor: float,
+    known: list[BuildRecord],
+    course: list[tuple[float, dict[tuple[str, ...], PhaseState]]],
+) -> None:
+    check_course(Estimator.for_new_network(Prediction(duration, factor), known), course)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(sizes, seconds), max_size=12), sizes)
+def test_a_model_gives_a_sensible_number_or_none(
+    known: list[tuple[dict[str, float], float]], size: dict[str, float]
+) -> None:
+    builds = [
+        (BuildKey(str(number), "p", "1", size=of), BuildRecord(duration, {}, 0.0))
+        for number, (of, duration) in enumerate(known)
+    ]
+    predicted = DurationModel(builds).predict(size)
+    if predicted is not None:
+        assert math.isfinite(predicted.duration_s)
+        assert predicted.duration_s >= 0.0
+        assert predicted.factor > 1.0
+
+
+@given(st.floats(0.3, 3.0), st.floats(0.05, 1.0))
+def test_it_moves_at_every_tick_and_stands_nowhere(factor: float, tick: float) -> None:
+    truth = slower(COURSE, factor)
+    shown = [reading.progress or 0.0 for reading in readings(Estimator([COURSE]), truth, tick)]
+    # One tick in which an anchor corrects it downwards may show the same twice.
+    still = [a == b for a, b in itertools.pairwise(shown)]
+    assert sum(still) <= len(COURSE.phases) * 2
+
+
+# ---- the same network again ---------------------------------------------------------------------
+
+
+def test_nothing_is_invented_without_a_history() -> None:
+    estimator = Estimator()
+    assert estimator.duration_s is None
+    assert readings(estimator, COURSE) == [Reading()] * 101
+
+
+def test_a_build_that_goes_as_before_is_shown_as_it_is() -> None:
+    said = readings(Estimator([COURSE]), COURSE)
+    assert worst(said, COURSE) < 0.06
+    assert not any(reading.exceeded for reading in said)
+    assert said[0].progress == 0.0
+    assert said[0].eta_s == pytest.approx(10.0)
+    assert said[50].eta_s == pytest.approx(5.0, abs=0.3)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_slower_or_faster_machine_is_noticed_at_the_anchors(factor: float) -> None:
+    steady = BuildRecord(10.0, {("p", str(n)): PhaseTimes(n, n + 1.0, 1.0) for n in range(10)}, 1.0)
+    truth = slower(steady, factor)
+    said = readings(Estimator([steady]), truth, 0.05)
+    half = said[len(said) // 2]
+    # Where it was ahead before it knew, it stays so for a while: it never goes back.
+    assert half.progress == pytest.approx(0.5, abs=0.1)
+    assert half.eta_s == pytest.approx(truth.duration_s / 2, rel=0.25)
+    assert worst(said, truth, 0.05) < 0.15
+
+
+def test_an_estimate_that_is_exceeded_is_called_so_and_slows_visibly() -> None:
+    longer = BuildRecord(30.0, {**COURSE.phases, SILENT: PhaseTimes(1.5, 29.5, 28.0)}, 1.0)
+    longer = replace(longer, phases={**longer.phases, ROOT: PhaseTimes(0.5, 29.8, 29.3)})
+    said = readings(Estimator([COURSE]), longer)
+    assert not said[95].exceeded
+    assert said[150].exceeded
+    assert said[150].eta_s is None
+    shown = [reading.progress or 0.0 for reading in said]
+    assert shown[80] - shown[70] > 0.08  # in time
+    assert 0.0 < shown[210] - shown[200] < 0.01  # slowly, and still moving
+    assert 0.9 < shown[150] < shown[280] < 0.99
+
+
+def test_the_median_counts_so_that_one_odd_build_does_not_spoil_it() -> None:
+    known = [COURSE, slower(COURSE, 1.02), slower(COURSE, 9.0), slower(COURSE, 0.98), COURSE]
+    assert Estimator(known).duration_s == 10.0
+    assert worst(readings(Estimator(known), COURSE), COURSE) < 0.06
+
+
+def test_only_the_newest_builds_count() -> None:
+    known = [COURSE] * 5 + [slower(COURSE, 3.0)] * 15
+    assert Estimator(known).duration_s == 10.0
+
+
+def test_a_phase_that_opens_a_thousand_times_is_followed() -> None:
+    marks = tuple(1.0 + n for n in range(9))
+    tactics = BuildRecord(10.0, {("t",): PhaseTimes(1.0, 9.5, 8.0, 801, marks)}, 1.0)
+    # Twice as slow: after 9 s, 401 of 801 instances.
+    estimator = Estimator([tactics])
+    for n in range(91):
+        now = n * 0.1
+        count = max(0, int((now - 1.0) * 50)) + 1
+        said = estimator.update(now, {("t",): PhaseState(count, 1, now)} if now >= 1 else {})
+    assert said.progress == pytest.approx(0.5, abs=0.1)
+    assert said.eta_s == pytest.approx(9.0, rel=0.25)
+
+
+def test_the_states_come_from_the_tree() -> None:
+    tree = PhaseTree()
+    tree.apply(
+        [
+            PhaseStarted(1.0, "root", None, 2),
+            PhaseStarted(2.0, "leaf", "root", 2),
+            PhaseFinished(3.0, "leaf"),
+        ]
+    )
+    assert phase_states(tree) == {
+        ("root",): PhaseState(1, 1, 1.0),
+        ("root", "leaf"): PhaseState(1, 0, 2.0, 3.0),
+    }
+
+
+def test_strange_times_change_nothing() -> None:
+    estimator = Estimator([COURSE])
+    before = estimator.update(5.0, states_at(COURSE, 5.0))
+    assert estimator.update(math.nan, {}) == before
+    assert estimator.update(math.inf, {}) == before
+    assert estimator.update(-1.0, {}).progress == before.progress
+
+
+# ---- a new network ------------------------------------------------------------------------------
+
+
+def network(number: int, layers: float, duration: float) -> tuple[BuildKey, BuildRecord]:
+    size = {"layers": layers, "operators": layers / 2, "parameters": 1e4 * layers}
+    key = BuildKey(f"network {number}", "tensorrt_rtx", "1.7", size=size)
+    phases = slower(COURSE, duration / 10.0).phases
+    return key, BuildRecord(duration, phases, float(number))
+
+
+def family(noise: float = 0.0, many: int = 12) -> list[tuple[BuildKey, BuildRecord]]:
+    """Give networks whose time grows with the power 1.4 of the layers."""
+    dice = random.Random(1)  # noqa: S311 - not a secret
+    found = []
+    for number in range(many):
+        layers = 100.0 * 1.5**number
+        found.append(
+            network(number, layers, (layers / 1000) ** 1.4 * math.exp(dice.gauss(0.0, noise)))
+        )
+    return found
+
+
+def test_too_few_networks_give_no_prediction() -> None:
+    few = family(many=MIN_NETWORKS - 1)
+    assert DurationModel(few).predict(few[0][0].size) is None
+    # The same network many times is one network.
+    assert DurationModel([few[0]] * 50).predict(few[0][0].size) is None
+    assert DurationModel(family()).predict({}) is None
+    assert DurationModel(family()).predict({"colour": 3.0}) is None
+
+
+def test_time_that_grows_faster_than_the_layers_is_predicted() -> None:
+    model = DurationModel(family(noise=0.05))
+    predicted = model.predict({"layers": 3000.0, "operators": 1500.0, "parameters": 3e7})
+    assert predicted is not None
+    assert predicted.duration_s == pytest.approx(3.0**1.4, rel=0.2)
+    assert predicted.factor < 1.3
+
+
+def test_what_only_some_know_is_not_used() -> None:
+    model = DurationModel(family())
+    predicted = model.predict({"layers": 3000.0, "colour": 7.0})
+    assert predicted is not None
+    assert predicted.duration_s == pytest.approx(3.0**1.4, rel=0.2)
+
+
+def test_it_is_less_sure_where_nothing_is_known_and_where_it_scatters() -> None:
+    near = {"layers": 1000.0, "operators": 500.0, "parameters": 1e7}
+    far = {name: 1e4 * value for name, value in near.items()}
+    calm, noisy = DurationModel(family(0.1)), DurationModel(family(0.6))
+    predictions = [calm.predict(near), calm.predict(far), noisy.predict(near)]
+    factors = [prediction.factor for prediction in predictions if prediction is not None]
+    assert len(factors) == 3
+    assert factors[0] < factors[1]
+    assert factors[0] < factors[2]
+
+
+def test_one_outlier_does_not_spoil_the_model() -> None:
+    builds = family(noise=0.02)
+    builds[5] = (builds[5][0], slower(builds[5][1], 50.0))
+    predicted = DurationModel(builds).predict(
+        {"layers": 3000.0, "operators": 1500.0, "parameters": 3e7}
+    )
+    assert predicted is not None
+    assert predicted.duration_s == pytest.approx(3.0**1.4, rel=0.5)
+
+
+def test_phases_correct_a_prediction() -> None:
+    others = [record for _, record in family()]
+    truth = slower(COURSE, 2.0)
+    said = readings(Estimator.for_new_network(Prediction(10.0, 1.7), others), truth)
+    assert said[0].eta_s == pytest.approx(10.0)
+    at_a_quarter = said[50].eta_s
+    assert at_a_quarter is not None
+    assert at_a_quarter == pytest.approx(15.0, rel=0.35)
+    assert said[0].factor == pytest.approx(1.7)
+
+
+@pytest.mark.parametrize("prediction", [None, Prediction(10.0, 50.0), Prediction(math.nan, 1.2)])
+def test_a_prediction_that_is_not_sure_is_none(prediction: Prediction | None) -> None:
+    said = readings(Estimator.for_new_network(prediction), COURSE)
+    assert set(said) == {Reading()}
