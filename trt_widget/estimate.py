@@ -10,8 +10,8 @@ median of what it still takes, given that it is not over yet. So the time left s
 slowly when a stretch takes longer than before, and never is zero.
 
 *A new network.* The time it will take is fitted to the other networks that were built here: the
-logarithm of the time to those of the sizes. The anchors are then shares of that time, each trusted
-as far as it was alike among the others.
+logarithm of the time to those of the sizes. So are the times of the anchors; each is trusted as far
+as the others' deviations at it went along with those of the whole build.
 
 *No history.* None: no percentage is invented.
 """
@@ -40,6 +40,8 @@ __all__ = [
 
 #: Networks that a model needs at least.
 MIN_NETWORKS: Final = 5
+#: Networks that a model takes in, the newest.
+MAX_NETWORKS: Final = 60
 #: A prediction that is not sure within this factor is none.
 MAX_FACTOR: Final = 4.0
 
@@ -179,19 +181,14 @@ class Estimator:
         self._reading = Reading()
 
     @classmethod
-    def for_new_network(
-        cls, prediction: Prediction | None, others: Iterable[BuildRecord] = ()
-    ) -> Estimator:
+    def for_new_network(cls, model: DurationModel, size: Mapping[str, float]) -> Estimator:
         """Make one for a network that was never built.
 
-        Parameters
-        ----------
-        prediction
-            From :meth:`DurationModel.predict`.
-        others
-            Builds of other networks, one of each.
+        It says nothing where the model predicts nothing, or nothing that is sure within
+        :data:`MAX_FACTOR`.
         """
         self = cls()
+        prediction, moments = model.predict_all(size)
         if (
             prediction is not None
             and _sensible(prediction.duration_s)
@@ -199,7 +196,10 @@ class Estimator:
         ):
             self.duration_s = prediction.duration_s
             self._scatter = max(math.log(prediction.factor), _LEAST_SCATTER)
-            self._take_others(others, prediction.duration_s)
+            self._anchors = {
+                moment: _Anchor(min(time, self.duration_s), weight)
+                for moment, (time, weight) in moments.items()
+            }
         return self
 
     def _take_records(self, records: Sequence[BuildRecord], duration: float) -> None:
@@ -220,22 +220,6 @@ class Estimator:
                 time = min(median(found), duration)
                 share = time / duration
                 self._anchors[moment] = _Anchor(time, share**2 / (share**2 + _PATIENCE**2))
-
-    def _take_others(self, records: Iterable[BuildRecord], duration: float) -> None:
-        usable = [record for record in records if _sensible(record.duration_s)]
-        seen: dict[_Moment, list[float]] = {}
-        for record in usable:
-            for moment, time in _moments(record):
-                # How often a phase opens differs between networks; whether it does, less so.
-                once = record.phases[moment[0]].count == 1
-                if time > 0.0 and (moment[1] == 0 or (once and moment[1] == _END)):
-                    seen.setdefault(moment, []).append(math.log(time) - math.log(record.duration_s))
-        for moment, logs in seen.items():
-            if len(logs) >= MIN_NETWORKS and 2 * len(logs) >= len(usable):
-                noise = max(_spread(logs), 2.0 * _LEAST_SCATTER) ** 2
-                share = min(math.exp(median(logs)), 1.0)
-                weight = self._scatter**2 / (self._scatter**2 + noise)
-                self._anchors[moment] = _Anchor(share * duration, weight)
 
     # ------------------------------------------------------------------ reading
 
@@ -336,13 +320,17 @@ class DurationModel:
 
     def __init__(self, builds: Iterable[tuple[BuildKey, BuildRecord]]) -> None:
         sizes: dict[str, Mapping[str, float]] = {}
-        durations: dict[str, list[float]] = {}
+        records: dict[str, list[BuildRecord]] = {}
         for key, record in builds:
             if _sensible(record.duration_s) and key.size:
                 sizes.setdefault(key.network, key.size)
-                durations.setdefault(key.network, []).append(record.duration_s)
-        self._sizes = list(sizes.values())
-        self._logs = [math.log(median(durations[network])) for network in sizes]
+                records.setdefault(key.network, []).append(record)
+        chosen = list(sizes)[:MAX_NETWORKS]
+        self._sizes = [sizes[network] for network in chosen]
+        self._logs = [
+            math.log(median(record.duration_s for record in records[network])) for network in chosen
+        ]
+        self._moments = _common_moments([records[network] for network in chosen])
 
     @property
     def networks(self) -> int:
@@ -358,6 +346,16 @@ class DurationModel:
             None with fewer than :data:`MIN_NETWORKS` networks, or where nothing is known of this
             one that is known of them.
         """
+        return self.predict_all(size)[0]
+
+    def predict_all(
+        self, size: Mapping[str, float]
+    ) -> tuple[Prediction | None, dict[_Moment, tuple[float, float]]]:
+        """Give the prediction, and the time and weight of each moment on the way.
+
+        A moment's weight says how much of its being late or early the whole build shares: that is
+        what the others' deviations from the model tell.
+        """
         names = sorted(
             name
             for name in size
@@ -365,22 +363,49 @@ class DurationModel:
             and all(_size(other, name) is not None for other in self._sizes)
         )
         if self.networks < MIN_NETWORKS or not names:
-            return None
+            return None, {}
         rows = [_features(other, names) for other in self._sizes]
         scale = _Scale(rows)
         matrix = [scale(row) for row in rows]
+        here = scale(_features(size, names))
         first = "layers" if "layers" in names else names[0]
-        targets = [
-            log - math.log1p(other[first])
-            for log, other in zip(self._logs, self._sizes, strict=True)
-        ]
+        # What is fitted is the deviation from being proportional to this.
+        proportional = [math.log1p(other[first]) for other in self._sizes]
+        targets = [log - line for log, line in zip(self._logs, proportional, strict=True)]
         fit = min((_Fit(matrix, targets, ridge) for ridge in _RIDGES), key=lambda fit: fit.error)
-        value, noise = fit.predict(scale(_features(size, names)))
+        value, noise = fit.predict(here)
+        moments = {}
         try:
             duration = math.exp(value + math.log1p(size[first]))
-            return Prediction(duration, math.exp(max(noise, _LEAST_SCATTER)))
+            prediction = Prediction(duration, math.exp(max(noise, _LEAST_SCATTER)))
+            for moment, logs in self._moments.items():
+                deviations = [log - line for log, line in zip(logs, proportional, strict=True)]
+                value, left_out = fit.of_another(deviations, here)
+                shared = _dot(left_out, fit.left_out)
+                weight = shared / (_dot(left_out, left_out) + len(rows) * _LEAST_SCATTER**2)
+                time = math.exp(value + math.log1p(size[first]))
+                moments[moment] = time, min(max(weight, 0.0), 1.0)
         except OverflowError:
-            return None
+            return None, {}
+        return prediction, moments
+
+
+def _common_moments(networks: Sequence[Sequence[BuildRecord]]) -> dict[_Moment, list[float]]:
+    """Give the logarithms of the times of the moments that the builds of all networks have."""
+    found: dict[_Moment, list[float]] = {}
+    for place, records in enumerate(networks):
+        seen: dict[_Moment, list[float]] = {}
+        for record in records:
+            for moment, time in _moments(record):
+                # How often a phase opens differs between networks.
+                once = record.phases[moment[0]].count == 1
+                if time > 0.0 and (moment[1] == 0 or (once and moment[1] == _END)):
+                    seen.setdefault(moment, []).append(time)
+        for moment, times in seen.items():
+            logs = found.setdefault(moment, [])
+            if len(logs) == place:
+                logs.append(math.log(min(median(times), _LONGEST_S)))
+    return {moment: logs for moment, logs in found.items() if len(logs) == len(networks)}
 
 
 class _Scale:
@@ -400,42 +425,58 @@ class _Scale:
 
 
 class _Fit:
-    """A ridge regression in which outliers count less (Huber); its error is that of leave-one-out.
+    """A ridge regression in which outliers count less (Huber).
 
     Attributes
     ----------
+    left_out
+        The error of each row, predicted from the others.
     error
-        Two of three rows, each predicted from the others, are within this error.
+        Two of three of them are within it.
     """
 
     def __init__(
         self, rows: Sequence[Sequence[float]], targets: Sequence[float], ridge: float
     ) -> None:
         width = len(rows[0])
-        weights = [1.0] * len(rows)
+        self._rows = rows
+        self._weights = [1.0] * len(rows)
         for _ in range(_ROUNDS):
+            weighted = list(zip(self._weights, rows, strict=True))
             normal = [
                 [
-                    sum(w * row[i] * row[j] for w, row in zip(weights, rows, strict=True))
-                    + (ridge if i == j > 0 else 0.0)
+                    sum(w * row[i] * row[j] for w, row in weighted) + (ridge if i == j > 0 else 0.0)
                     for j in range(width)
                 ]
                 for i in range(width)
             ]
             self._inverse = _inverse(normal)
-            right = [
-                sum(w * row[i] * y for w, row, y in zip(weights, rows, targets, strict=True))
-                for i in range(width)
-            ]
-            self._slopes = [_dot(line, right) for line in self._inverse]
-            errors = [y - _dot(row, self._slopes) for row, y in zip(rows, targets, strict=True)]
+            slopes, self.left_out = self._solve(targets)
+            errors = [y - _dot(row, slopes) for row, y in zip(rows, targets, strict=True)]
             usual = max(median(map(abs, errors)) / _NORMAL.inv_cdf(0.75), 1e-3)
-            left_out = [
-                abs(error) / max(1.0 - weight * self._leverage(row), 1e-3)
-                for error, weight, row in zip(errors, weights, rows, strict=True)
-            ]
-            weights = [min(1.0, _HUBER * usual / max(abs(e), 1e-12)) for e in errors]
-        self.error = sorted(left_out)[math.ceil(len(rows) * 2 / 3) - 1]
+            self._slopes = slopes
+            used = self._weights
+            self._weights = [min(1.0, _HUBER * usual / max(abs(e), 1e-12)) for e in errors]
+        self._weights = used
+        self.error = sorted(map(abs, self.left_out))[math.ceil(len(rows) * 2 / 3) - 1]
+
+    def _solve(self, targets: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Give the slopes and the errors left out."""
+        table = list(zip(self._weights, self._rows, targets, strict=True))
+        right = [sum(w * row[i] * y for w, row, y in table) for i in range(len(self._inverse))]
+        slopes = [_dot(line, right) for line in self._inverse]
+        left_out = [
+            (y - _dot(row, slopes)) / max(1.0 - w * self._leverage(row), 1e-3)
+            for w, row, y in table
+        ]
+        return slopes, left_out
+
+    def of_another(
+        self, targets: Sequence[float], row: Sequence[float]
+    ) -> tuple[float, list[float]]:
+        """Fit something else on the same rows; give its value at ``row`` and its errors."""
+        slopes, left_out = self._solve(targets)
+        return _dot(row, slopes), left_out
 
     def _leverage(self, row: Sequence[float]) -> float:
         return _dot(row, [_dot(line, row) for line in self._inverse])
