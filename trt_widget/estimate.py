@@ -49,10 +49,12 @@ MAX_FACTOR: Final = 4.0
 _NEWEST: Final = 5
 # Builds of the same network scatter at least so much (standard deviation of the logarithm).
 _LEAST_SCATTER: Final = 0.05
+# More than that is taken for the noise of few builds: else it would be slow on every last stretch.
+_MOST_SCATTER: Final = 0.15
 # With one earlier build nothing is known about the scatter.
 _UNKNOWN_SCATTER: Final = 0.10
 # How much of a build has to pass before its own speed counts as much as that of the earlier ones.
-_PATIENCE: Final = 0.3
+_PATIENCE: Final = 0.25
 # What is left of a stretch that takes longer than ever, as a share of what it was to take.
 _TAIL: Final = 0.05
 # How much slower what is shown moves while it is ahead: 1 reaches the end together with the truth.
@@ -66,7 +68,6 @@ _FAR: Final = 5.0
 # Other durations are no builds but mistakes.
 _SHORTEST_S: Final = 1e-4
 _LONGEST_S: Final = 1e8
-_MOST_SCATTER: Final = 2.0
 _MOST: Final = 1.0 - 1e-9
 _RIDGES: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
 _ROUNDS: Final = 5
@@ -169,6 +170,7 @@ class Estimator:
         usable = [record for record in records if _sensible(record.duration_s)][:_NEWEST]
         self.duration_s: float | None = None
         self._scatter = _UNKNOWN_SCATTER
+        self._factor = math.exp(_UNKNOWN_SCATTER)
         self._anchors: dict[_Moment, _Anchor] = {}
         self._counts: dict[_Path, float] = {}
         if usable:
@@ -196,6 +198,7 @@ class Estimator:
             and 1.0 <= prediction.factor <= MAX_FACTOR
         ):
             self.duration_s = prediction.duration_s
+            self._factor = prediction.factor
             self._scatter = max(math.log(prediction.factor), _LEAST_SCATTER)
             self._anchors = {
                 moment: _Anchor(min(time, self.duration_s), weight)
@@ -206,7 +209,9 @@ class Estimator:
     def _take_records(self, records: Sequence[BuildRecord], duration: float) -> None:
         logs = [math.log(record.duration_s) - math.log(duration) for record in records]
         if len(logs) > 1:
-            self._scatter = min(max(_spread(logs), _LEAST_SCATTER), _MOST_SCATTER)
+            scatter = max(_spread(logs), _LEAST_SCATTER)
+            self._scatter = min(scatter, _MOST_SCATTER)
+            self._factor = math.exp(scatter)
         counts: dict[_Path, list[int]] = {}
         for record in records:
             for path, times in record.phases.items():
@@ -255,11 +260,11 @@ class Estimator:
         rest = _rest_of(stretch, spent, self._scatter) + after
         # Also where the last anchor is the end itself something remains to be done.
         rest = max(rest, 1e-3 * whole)
-        factor = math.exp(self._scatter)
-        exceeded = spent - stretch > max(max(_LATE, factor - 1.0) * whole * scale, _LATE_S)
+        margin = max(_LATE, self._factor - 1.0)
+        exceeded = spent - stretch > max(margin * whole * scale, _LATE_S)
         progress = self._advance(elapsed / (elapsed + rest))
         eta = None if exceeded or not math.isfinite(rest) else rest
-        self._reading = Reading(progress, eta, exceeded, factor)
+        self._reading = Reading(progress, eta, exceeded, self._factor)
         return self._reading
 
     def _pass(self, phases: Mapping[_Path, PhaseState]) -> None:
