@@ -27,6 +27,7 @@ from trt_widget.events import (
     StepCompleted,
 )
 from trt_widget.executors import Outcome
+from trt_widget.phases import MAX_SPANS
 from trt_widget.record import (
     MAX_BYTES,
     MAX_LOG,
@@ -88,8 +89,8 @@ def hostile_record() -> Record:
     events: list[Event] = []
     for index, name in enumerate(HOSTILE):
         parent = HOSTILE[index - 1] if index else None
-        events.append(PhaseStarted(float(index), name, parent, 2))
-        events.append(LogMessage(index + 0.5, ("warning", "error")[index % 2], name))
+        events.append(PhaseStarted(1.5 * index, name, parent, 2))
+        events.append(LogMessage(1.5 * index + 1.2, ("warning", "error")[index % 2], name))
     error = BuildFailed(HOSTILE[1], HOSTILE[0], HOSTILE, evidence=HOSTILE)
     record = record_of(events, "failed", name=HOSTILE[0], error=error, notes=HOSTILE)
     assert record.result is not None
@@ -404,6 +405,28 @@ def test_contradictions(table: str, column: str, row: int, value: object) -> Non
         Record.from_json(json.dumps(data))
     del data[table][column][row]
     with pytest.raises(RecordError):
+        Record.from_json(json.dumps(data))
+
+
+def test_an_instance_outside_of_the_one_above_it() -> None:
+    text = record_of().to_json()
+    data = json.loads(text)
+    spans, now = data["spans"], data["build"]["now_s"]
+    ends = spans["end_s"]
+    row = next(r for r, above in enumerate(spans["parent"]) if above >= 0 and ends[above] < now)
+    ends[row] = now
+    with pytest.raises(RecordError, match="times of its instances"):
+        Record.from_json(json.dumps(data))
+    data = json.loads(text)
+    data["spans"]["path"][row] = 0
+    with pytest.raises(RecordError, match="another phase"):
+        Record.from_json(json.dumps(data))
+
+
+def test_more_instances_than_a_build_keeps() -> None:
+    data = json.loads(record_of([PhaseStarted(0.0, "a", None, 1)]).to_json())
+    data["spans"] = {name: values * (MAX_SPANS + 1) for name, values in data["spans"].items()}
+    with pytest.raises(RecordError, match="more than 100,000"):
         Record.from_json(json.dumps(data))
 
 

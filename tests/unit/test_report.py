@@ -217,6 +217,7 @@ def test_a_failure_a_crash_and_a_cancel() -> None:
 def test_hostile_texts() -> None:
     record = hostile_record()
     page = checked(record)  # no tag or attribute but ours
+    assert len(hatched(page)) == len(HOSTILE)
     assert HOSTILE[0] in page.text
     assert "</script>" in page.text
     assert "\ufffd" in page.text
@@ -244,6 +245,18 @@ def test_a_hundred_thousand_phases(name: str) -> None:
     assert len(boxes(page)) >= 40
     assert {int(rect["y"]) for rect in boxes(page)} == {18 + 20 * row for row in range(40)}
     assert re.search(r"[\d,]+ times, ", page.text)
+
+
+def test_thousands_of_boxes_that_are_just_wide_enough() -> None:
+    events: list[Event] = []
+    for index in range(900):
+        names = [f"{level}" for level in range(3)]
+        for level, name in enumerate(names):
+            above = names[level - 1] if level else None
+            events.append(PhaseStarted(index + 0.001 * level, name, above, 1))
+        events += [PhaseFinished(index + 0.99 - 0.001 * n, names[n]) for n in (2, 1, 0)]
+    page = checked(record_of(events))
+    assert 3 <= len(boxes(page)) <= 400
 
 
 def test_thousands_of_long_warnings_and_paths() -> None:
