@@ -315,10 +315,14 @@ class Build:
             if self.options.executor == "process":
                 raise OptionError(
                     f"executor='process' is not possible: {error}.",
-                    remedy="Make TensorRT's objects inside the function instead of using live ones "
-                    "(only what can be pickled travels), or build with executor='thread'.",
+                    remedy="Only what can be pickled travels. Make locks, open files and "
+                    "TensorRT's objects inside the function instead of using live ones, or build "
+                    "with executor='thread'.",
                 ) from error
-            self.notes.append(f"Built in a thread of this process: {error}.")
+            self.notes.append(
+                f"Built in a thread of this process: {error}. So it can be stopped at a callback "
+                "only, and a crash in it would end this process; executor='process' refuses that."
+            )
             return ThreadExecutor(*given)
         return ProcessExecutor(*given, functions)
 

@@ -1149,9 +1149,8 @@ def explain_crash(
         remedy = _MORE_MEMORY
     elif signal_name in _FAULTS or _is_exception(code):
         kind = signal_name or _EXCEPTIONS.get(code or 0, "a Windows exception")
-        what = f"crashed inside TensorRT, a plugin or another native library ({kind})."
+        what, remedy = _explain_fault(kind, output, _to_report(phase, backend))
         evidence = starved + evidence
-        remedy = f"{_to_report(phase, backend)} {_TRY_AROUND}"
     elif signal_name is not None:
         what, remedy = _explain_signal(signal_name)
     else:
@@ -1167,6 +1166,41 @@ def explain_crash(
         output=output,
         peak_memory_bytes=peak_memory_bytes,
     )
+
+
+#: As faulthandler writes it; the innermost frame comes first.
+_FRAME: Final = re.compile(r'^  File "(.+)", line (\d+) in (\S+)$', re.MULTILINE)
+
+
+def _explain_fault(kind: str, output: str, to_report: str) -> tuple[str, str]:
+    """Return what happened and what to do, for a crash in native code."""
+    place = _in_users_code(output)
+    if place:
+        return (
+            f"crashed ({kind}) while a function given to it ran ({place}).",
+            (
+                "Look there first: what it calls in native code (ctypes, an extension module, a "
+                "method of TensorRT) is what crashed."
+            ),
+        )
+    return (
+        f"crashed inside TensorRT, a plugin or another native library ({kind}).",
+        f"{to_report} {_TRY_AROUND}",
+    )
+
+
+def _in_users_code(output: str) -> str:
+    """Return where in the caller's function the process crashed, by the stack that it printed."""
+    _, found, stack = output.rpartition("Fatal Python error")
+    frames = _FRAME.findall(stack) if found else []
+    names = [name for _, _, name in frames]
+    if "call_users_code" not in names or "build_serialized_network" in names:
+        return ""
+    users = frames[: names.index("call_users_code")]
+    if not users:
+        return ""
+    file, line, name = users[-1]
+    return f"{Path(file).name}, line {line}, in {name}"
 
 
 def _explain_signal(name: str) -> tuple[str, str]:
@@ -1256,5 +1290,5 @@ def _memory_seen(peak: int, limit: int | None) -> str:
 
 def _size_of(count: int) -> str:
     """Return a number of bytes for people."""
-    gigabyte = 2**30
-    return f"{count / gigabyte:.1f} GiB" if count >= gigabyte else f"{count / 2**20:.0f} MiB"
+    gigabyte = 10**9
+    return f"{count / gigabyte:.1f} GB" if count >= gigabyte else f"{count / 10**6:.0f} MB"

@@ -104,6 +104,7 @@ def test_auto_is_a_child_process_and_a_thread_where_something_cannot_travel() ->
     (note,) = build.result.notes
     assert "configure= cannot be sent to another process" in note
     assert "lock" in note
+    assert "a crash in it would end this process" in note
 
     with pytest.raises(OptionError, match="executor='thread'"):
         Build(models.mlp(), configure=configure, executor="process").start()
@@ -134,6 +135,7 @@ def test_functions_of_main_and_of_the_users_modules_travel(tmp_path: Path) -> No
         f"""
         import json, secrets, sys
         sys.path.insert(0, {str(folder)!r})
+        sys.path.append({str(Path(models.__file__).parent.parent)!r})
         import helpers
         from tests import models
         from trt_widget import Build
@@ -146,10 +148,8 @@ def test_functions_of_main_and_of_the_users_modules_travel(tmp_path: Path) -> No
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-I", "-c", script],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(models.__file__).parent.parent)}
-        | {"PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -359,6 +359,17 @@ def test_a_child_that_is_killed_is_a_crash_with_everything_that_is_known() -> No
     assert build.timings["status"].iloc[0] == "failed"
     # The kernel goes on, and so does the next build.
     assert Build(models.mlp()).start().wait()
+
+
+def test_a_crash_in_a_function_blames_the_function() -> None:
+    def configure(*_: Any) -> None:
+        ctypes.string_at(0)
+
+    build = Build(models.mlp(), configure=configure).start()
+    with pytest.raises(BuildCrashed) as caught:
+        build.wait()
+    assert "while a function given to it ran (test_process.py, line" in caught.value.cause
+    assert "in configure)" in caught.value.cause
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS"])

@@ -134,10 +134,10 @@ def test_a_crash_holds_what_is_known() -> None:
     assert error.messages[-1] == "message 49"
     assert len(error.messages) == 12
     assert error.evidence[-1] == (
-        "The most memory it was seen to use was 3.0 GiB; its limit was 4.0 GiB."
+        "The most memory it was seen to use was 3.2 GB; its limit was 4.3 GB."
     )
     assert "last words" in str(error)
-    assert "12 MiB" in crash(exit_code=1, peak_memory_bytes=12 * 2**20).evidence[-1]
+    assert "12 MB" in crash(exit_code=1, peak_memory_bytes=12 * 10**6).evidence[-1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other exit codes for abort()")

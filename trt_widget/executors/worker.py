@@ -113,9 +113,11 @@ class Worker:
             short.__cause__ = error
             return failed(short, self.now())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            said = f": {error}" if str(error) else "."
             failure = BuildFailed(
-                f"The build broke off with {type(error).__name__}: {error}",
-                remedy="This is not a message of TensorRT; please report it with its traceback.",
+                f"The build broke off with {type(error).__name__}{said}",
+                "This is not a message of TensorRT. Unless one of your functions raised it, please "
+                "report it.",
             )
             failure.__cause__ = error
             return failed(failure, self.now())
