@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from trt_widget.monitor import ProgressMonitor
     from trt_widget.phases import PhaseTree
+    from trt_widget.record import Record, RecordError, load_record
     from trt_widget.widget import BuildWidget
 
 __all__ = [
@@ -53,11 +54,14 @@ __all__ = [
     "PhaseTree",
     "ProfileError",
     "ProgressMonitor",
+    "Record",
+    "RecordError",
     "SaveError",
     "SourceError",
     "UnknownOptionError",
     "WrongBackendError",
     "__version__",
+    "load_record",
 ]
 
 _HOME = {
@@ -66,6 +70,9 @@ _HOME = {
     "BuildWidget": "widget",
     "PhaseTree": "phases",
     "ProgressMonitor": "monitor",
+    "Record": "record",
+    "RecordError": "record",
+    "load_record": "record",
 }
 
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from trt_widget.backend import Backend
     from trt_widget.executors import Executor
     from trt_widget.options import Source
+    from trt_widget.record import Record
 
 __all__ = ["FINAL", "Build", "BuildResult"]
 
@@ -596,6 +597,54 @@ class Build:
                 else "Wait for it first: wait() gives the engine or says why there is none.",
             )
         return save_atomically(self._engine, path)
+
+    def record(self, path: str | os.PathLike[str] | None = None) -> Record:
+        """Keep everything but the engine: the result, timings, spans and messages as they are now.
+
+        Parameters
+        ----------
+        path
+            Where to write it as JSON, whole or not at all; :func:`trt_widget.load_record` reads it,
+            also on another machine.
+
+        Raises
+        ------
+        SaveError
+            It could not be written.
+        """
+        from trt_widget.record import make_record
+
+        record = make_record(self)
+        if path is not None:
+            record.save(path)
+        return record
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page of HTML with the summary, a timeline and the table of the phases.
+
+        It has no scripts, fetches nothing, and stays below 100 kB.
+
+        Raises
+        ------
+        SaveError
+            It could not be written.
+        """
+        from trt_widget.record import save_as
+        from trt_widget.report import report_html
+
+        return save_as("report", report_html(self).encode("utf-8"), path)
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write the phases in the Trace Event Format, which Perfetto and Chrome's tracing read.
+
+        Raises
+        ------
+        SaveError
+            It could not be written.
+        """
+        from trt_widget.trace import to_chrome_trace
+
+        return to_chrome_trace(self, path)
 
     def subscribe(
         self, callback: Callable[[list[Event]], object], *, every_tick: bool = False

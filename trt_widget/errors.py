@@ -13,6 +13,7 @@ error home so)::
     │   └── OptionRejected   (BuildFailed)   see below
     ├── UnknownOptionError   (TypeError)     an option that does not exist
     ├── BuildStateError      (RuntimeError)  waiting before starting, starting twice
+    ├── RecordError          (ValueError)    a saved record cannot be read (trt_widget.record)
     ├── BuildCancelled                       somebody or something asked for the end
     └── BuildFailed                          the build cannot give an engine
         ├── SourceError                      missing, empty, not ONNX, truncated, weights missing

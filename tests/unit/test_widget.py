@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import threading
@@ -25,7 +26,14 @@ from ipywidgets.widgets.widget import _instances
 
 from tests import models
 from tests.traces import mnist_events, replay
-from trt_widget import BuildCancelled, BuildFailed, BuildStateError, BuildWidget, UnknownOptionError
+from trt_widget import (
+    BuildCancelled,
+    BuildFailed,
+    BuildStateError,
+    BuildWidget,
+    UnknownOptionError,
+    load_record,
+)
 from trt_widget.errors import BuildCrashed
 from trt_widget.widget.models import BuildCard, PhaseBar
 from trt_widget.widget.view import CardView
@@ -33,6 +41,7 @@ from trt_widget.widget.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 EVIL = models.EVIL_NAME
 
@@ -488,6 +497,17 @@ def test_it_can_be_put_into_other_widgets() -> None:
 
 
 # ------------------------------------------------------------------ the end
+
+
+def test_a_widget_gives_its_record_its_report_and_its_trace(tmp_path: Path) -> None:
+    w = BuildWidget(models.mlp()).start()
+    w.wait()
+    record = w.record(tmp_path / "a.json")
+    there = load_record(tmp_path / "a.json")
+    assert there.result.status == record.result.status == "succeeded"
+    assert list(there.timings["path"]) == list(w.timings["path"])
+    assert "Building engine" in w.report(tmp_path / "a.html").read_text("utf-8")
+    assert json.loads(w.to_chrome_trace(tmp_path / "t.json").read_text("utf-8"))["traceEvents"]
 
 
 def test_fifty_builds_leave_nothing() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trt_widget.events import Event
+    from trt_widget.record import Record
 
 __all__ = ["BuildWidget"]
 
@@ -240,6 +241,18 @@ class BuildWidget(BuildCard):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the engine to ``path``, whole or not at all; see :meth:`Build.save`."""
         return self._build.save(path)
+
+    def record(self, path: str | os.PathLike[str] | None = None) -> Record:
+        """Keep everything but the engine; see :meth:`Build.record`."""
+        return self._build.record(path)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page of HTML about the build; see :meth:`Build.report`."""
+        return self._build.report(path)
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write the phases for Perfetto; see :meth:`Build.to_chrome_trace`."""
+        return self._build.to_chrome_trace(path)
 
     def subscribe(self, callback: Callable[[list[Event]], object]) -> Callable[[], None]:
         """Have ``callback`` called with every batch of events; see :meth:`Build.subscribe`."""
