@@ -150,11 +150,25 @@ class Build:
         Path of an ONNX file, its bytes, an ``onnx.ModelProto``, or a callable in Polygraphy's
         manner that returns ``(builder, network)`` or ``(builder, network, parser)``.
     **options
-        ``executor``, ``output``, ``profiles``, ``timeout``, ``grace``, ``flags``,
-        ``strongly_typed``, ``network_flags``, ``optimization_level``, ``workspace``, ``device``,
-        ``target``, ``configure``, ``config``, ``exclusive``, ``plugins``, ``external_data``,
-        ``timing_cache``, ``backend``; each is explained in
-        :class:`trt_widget.options.BuildOptions`.
+        All by keyword; :class:`trt_widget.options.BuildOptions` says more of each.
+
+        - ``output``: path for the engine, written whole or not at all
+        - ``profiles``: ``{"x": (min, opt, max)}``, three shapes (or a shape tensor's values) for
+          each input of dynamic shape; a list of such dicts for several profiles
+        - ``timeout``: seconds from the start of ``running``; then the build is cancelled
+        - ``grace``: seconds that a cancel waits for TensorRT before the child is ended; 2
+        - ``executor``: ``"auto"`` (a child process, or a thread where something cannot travel),
+          ``"process"`` or ``"thread"``
+        - ``flags``: names of builder flags, such as ``"REFIT"``, or a list of them
+        - ``strongly_typed``: True or False; ``network_flags``: names
+        - ``optimization_level``: 0 to 5; ``workspace``: bytes; ``device``: index of a GPU
+        - ``target``: for TensorRT for RTX, such as ``"SM86"``, ``"current"``, or a list
+        - ``configure``: function of ``(builder, network, config)`` for anything else
+        - ``config``: function of ``(builder, network)`` that returns the builder config
+        - ``exclusive``: whether builds of other processes on the device are waited for
+        - ``plugins``: paths of plugin libraries; ``external_data``: folders of weight files
+        - ``timing_cache``: path, for full TensorRT
+        - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
 
     Raises
     ------
