@@ -480,6 +480,10 @@ def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> 
                 ).map(each => each.className)"""
             )
             assert wide == [], (name, width)
+            cut = view.locator(".trt-facts").evaluate_all(
+                "lists => lists.filter(each => each.scrollHeight > each.clientHeight + 1).length"
+            )
+            assert cut == 0, (name, width)
             if width == 320 and name in {"cancelling", "crashed"}:
                 notebook.screenshot(index, f"card-{name}-narrow-{theme}")
         faint += [
