@@ -511,7 +511,7 @@ def test_a_widget_gives_its_record_its_report_and_its_trace(tmp_path: Path) -> N
 
 
 def test_fifty_builds_leave_nothing() -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     references: list[weakref.ref[Any]] = []
     for index in range(50):
         w = BuildWidget(models.mlp(1))
@@ -527,7 +527,8 @@ def test_fifty_builds_leave_nothing() -> None:
         w.close()
         assert not w.timings.empty or w.status == "cancelled"
     del w
-    until(lambda: threading.active_count() <= threads)
+    # (By name and not by number: one of an earlier test may end meanwhile.)
+    until(lambda: set(threading.enumerate()) <= threads)
     assert not _instances
     gc.collect()
     assert [reference() for reference in references if reference() is not None] == []
