@@ -23,7 +23,7 @@ from trt_widget.errors import SaveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically", "save_identified"]
+__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically", "save_identified", "write_all"]
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
@@ -240,7 +240,7 @@ def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
     try:
         if mode is None and not _umask_was_applied(descriptor):
             return False
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         if mode is not None:
             os.chmod(descriptor, mode)  # noqa: PTH101 - a descriptor, not a path
         os.fsync(descriptor)
@@ -285,7 +285,7 @@ def _write(temporary: Path, data: Any, mode: int | None) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _CLOEXEC
     descriptor = os.open(temporary, flags, 0o666)
     try:
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         if mode is not None:
             os.chmod(temporary, mode)  # noqa: PTH101
         os.fsync(descriptor)
@@ -293,7 +293,8 @@ def _write(temporary: Path, data: Any, mode: int | None) -> None:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: Any) -> None:
+def write_all(descriptor: int, data: Any) -> None:
+    """Write all of ``data``; one call of the system takes at most 2 GiB."""
     with memoryview(data) as whole, whole.cast("B") as view:
         done = 0
         while done < len(view):

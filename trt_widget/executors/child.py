@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trt_widget import errors
+from trt_widget._files import write_all
 from trt_widget._memory import peak_memory
 from trt_widget.events import BuildEnded, Event, StreamStarted, to_json
 from trt_widget.executors import CANNOT_SEND
@@ -47,7 +48,6 @@ LAST_WORDS_S = 0.3
 #: Characters of a text of an error, and entries of a list of them, that go to the kernel.
 _LONGEST_TEXT = 20_000
 _LONGEST_LIST = 200
-_PIECE = 64 * 1024 * 1024
 #: The request's clock is ours if it is no further away than this, in seconds.
 _SAME_CLOCK_S = 300.0
 
@@ -306,10 +306,7 @@ def _write(engine: memoryview, scratch: int | str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
     descriptor = scratch if isinstance(scratch, int) else os.open(scratch, flags, 0o600)
     try:
-        left = engine.cast("B")
-        while left:
-            # One call takes at most 2 GiB.
-            left = left[os.write(descriptor, left[:_PIECE]) :]
+        write_all(descriptor, engine)
     finally:
         os.close(descriptor)
 

@@ -51,8 +51,8 @@ from trt_widget.events import (
 from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.isolation import python_command, search_paths
-from trt_widget.executors.turn import Turn
-from trt_widget.executors.worker import failed
+from trt_widget.executors.turn import InTurn, Turn
+from trt_widget.executors.worker import broke_off, failed
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
 if sys.platform != "win32":
@@ -90,7 +90,7 @@ _FIRST_WORD_S = 120.0
 _CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
 
 
-class ProcessExecutor:
+class ProcessExecutor(InTurn):
     """Runs one build in a child process; see :class:`~trt_widget.executors.Executor`.
 
     Parameters
@@ -147,16 +147,6 @@ class ProcessExecutor:
 
     # ------------------------------------------------------------------ the build's side
 
-    def start(self, hooks: Hooks) -> None:
-        """Begin in the background."""
-        self._hooks = hooks
-        try:
-            self._turn.queue(hooks)
-            self._thread.start()
-        except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
-            self._turn.leave()
-            raise
-
     def reset_origin(self) -> float:
         """Make now the time zero of the events."""
         self._origin, self._origin_epoch = clock.perf_counter(), clock.time()
@@ -197,27 +187,6 @@ class ProcessExecutor:
         watched = self._memory.peak_bytes if self._memory is not None else None
         return max(watched or 0, self._peak or 0) or None
 
-    def can_cancel_blocker(self) -> bool:
-        """Whether the build that this one waits for is one of this process."""
-        return self._turn.can_cancel_blocker()
-
-    def cancel_blocker(self) -> None:
-        """Ask the build whose turn it is to stop, if it is one of this process."""
-        self._turn.cancel_blocker()
-
-    def alive(self) -> bool:
-        """Whether the supervisor still runs."""
-        return self._thread.is_alive()
-
-    def builds_on(self, thread: threading.Thread) -> bool:
-        """Whether ``thread`` is the supervisor."""
-        return thread is self._thread
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The outcome, once there is one."""
-        return self._outcome
-
     # ------------------------------------------------------------------ the supervisor
 
     def _run(self) -> None:
@@ -231,11 +200,7 @@ class ProcessExecutor:
         except BuildError as error:
             outcome = failed(error, self._now())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
-            failure = BuildFailed(
-                f"The build broke off with {type(error).__name__}: {error}",
-                remedy="This is not a message of TensorRT; please report it with its traceback.",
-            )
-            outcome = failed(failure, self._now())
+            outcome = broke_off(error, self._now())
         finally:
             self._turn.leave()
         self._outcome = outcome

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from trt_widget._memory import MemoryWatch
 from trt_widget._wake import Wake
-from trt_widget.errors import BuildFailed
-from trt_widget.executors.turn import Turn
-from trt_widget.executors.worker import Worker, failed
+from trt_widget.executors.turn import InTurn, Turn
+from trt_widget.executors.worker import Worker, broke_off
 
 if TYPE_CHECKING:
     from trt_widget.backend import Backend
@@ -62,7 +61,7 @@ class _QuickTurns:
 _quick_turns = _QuickTurns()
 
 
-class ThreadExecutor:
+class ThreadExecutor(InTurn):
     """Runs one build in a daemon thread; see :class:`~trt_widget.executors.Executor`.
 
     Parameters
@@ -92,16 +91,6 @@ class ThreadExecutor:
 
     # ------------------------------------------------------------------ the build's side
 
-    def start(self, hooks: Hooks) -> None:
-        """Begin in the background."""
-        self._hooks = hooks
-        try:
-            self._turn.queue(hooks)
-            self._thread.start()
-        except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
-            self._turn.leave()
-            raise
-
     def reset_origin(self) -> float:
         """Make now the time zero of the events."""
         return self._worker.set_origin()
@@ -130,27 +119,6 @@ class ThreadExecutor:
         """Reason of the first request to cancel, or ``None``."""
         return self._worker.monitor.cancel_reason
 
-    def can_cancel_blocker(self) -> bool:
-        """Whether the build that this one waits for is one of this process."""
-        return self._turn.can_cancel_blocker()
-
-    def cancel_blocker(self) -> None:
-        """Ask the build whose turn it is to stop, if it is one of this process."""
-        self._turn.cancel_blocker()
-
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
-    def builds_on(self, thread: threading.Thread) -> bool:
-        """Whether ``thread`` is the one that builds."""
-        return thread is self._thread
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The outcome, once there is one."""
-        return self._outcome
-
     # ------------------------------------------------------------------ the builder's side
 
     def _run(self) -> None:
@@ -163,11 +131,7 @@ class ThreadExecutor:
             else:
                 outcome = self._worker.cancelled("before build")
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
-            failure = BuildFailed(
-                f"The build broke off with {type(error).__name__}: {error}",
-                remedy="This is not a message of TensorRT; please report it with its traceback.",
-            )
-            outcome = failed(failure, self._worker.now())
+            outcome = broke_off(error, self._worker.now())
         finally:
             self._turn.leave()
         self._outcome = outcome

@@ -9,13 +9,14 @@ from trt_widget.executors.isolation import gpus_apart
 from trt_widget.executors.lock import DeviceLock, device_key
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from trt_widget._wake import Wake
-    from trt_widget.executors import Hooks
+    from trt_widget.executors import Hooks, Outcome
     from trt_widget.options import BuildOptions
 
-__all__ = ["Turn"]
+__all__ = ["InTurn", "Turn"]
 
 #: Seconds between two looks at whether another process has given the device up.
 _LOOK_S = 0.25
@@ -102,3 +103,43 @@ class Turn:
         """Ask the build whose turn it is to stop, if it is one of this process."""
         for ticket in GATE.ahead(self._ticket)[:1] if self._ticket is not None else ():
             ticket.cancel("user")
+
+
+class InTurn:
+    """What the executors share that wait for their turn on a thread of their own."""
+
+    _turn: Turn
+    _thread: threading.Thread
+    _hooks: Hooks
+    _outcome: Outcome | None
+
+    def start(self, hooks: Hooks) -> None:
+        """Begin in the background."""
+        self._hooks = hooks
+        try:
+            self._turn.queue(hooks)
+            self._thread.start()
+        except BaseException:  # no thread to be had, or Ctrl-C: nobody else would give the place up
+            self._turn.leave()
+            raise
+
+    def can_cancel_blocker(self) -> bool:
+        """Whether the build that this one waits for is one of this process."""
+        return self._turn.can_cancel_blocker()
+
+    def cancel_blocker(self) -> None:
+        """Ask the build whose turn it is to stop, if it is one of this process."""
+        self._turn.cancel_blocker()
+
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the one that builds, or that waits for the process that does."""
+        return thread is self._thread
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome, once there is one."""
+        return self._outcome

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trt_widget.events import Event
     from trt_widget.options import BuildOptions, Source
 
-__all__ = ["Worker", "failed"]
+__all__ = ["Worker", "broke_off", "failed"]
 
 
 class Worker:
@@ -113,14 +113,7 @@ class Worker:
             short.__cause__ = error
             return failed(short, self.now())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
-            said = f": {error}" if str(error) else "."
-            failure = BuildFailed(
-                f"The build broke off with {type(error).__name__}{said}",
-                "This is not a message of TensorRT. Unless one of your functions raised it, please "
-                "report it.",
-            )
-            failure.__cause__ = error
-            return failed(failure, self.now())
+            return broke_off(error, self.now())
 
     def cancelled(
         self, ended_by: str, facts: dict[str, Any] | None = None, time: float | None = None
@@ -200,3 +193,15 @@ def failed(error: BuildError, time: float) -> Outcome:
     # Its frames would keep the network and its weights for as long as the error is kept.
     error.__traceback__ = None
     return Outcome("failed", error=error, ended_by="error", time=time)
+
+
+def broke_off(error: BaseException, time: float) -> Outcome:
+    """Make the outcome of a build that ended with an exception which nobody expected."""
+    said = f": {error}" if str(error) else "."
+    failure = BuildFailed(
+        f"The build broke off with {type(error).__name__}{said}",
+        "This is not a message of TensorRT. Unless one of your functions raised it, please report "
+        "it.",
+    )
+    failure.__cause__ = error
+    return failed(failure, time)
