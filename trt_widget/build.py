@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trt_widget._files import is_whole, save_atomically
+from trt_widget._timing_cache import cache_facts
 from trt_widget._wake import Wake
 from trt_widget.backend import backend_of, find_backend
 from trt_widget.errors import (
@@ -120,6 +121,11 @@ class BuildResult:
         Sentences for people that are not errors.
     error
         The exception that :meth:`Build.wait` raises, or ``None``.
+    timing_cache
+        What is known of the timing cache, or ``None``: ``state`` (``"none"``, ``"cold"`` or
+        ``"warm"``, before the build), ``path``, ``known_before`` and ``known_after`` (measurements
+        in it), ``reused`` (measurements that were not made again); ``None`` for what TensorRT does
+        not tell.
     """
 
     status: str
@@ -139,6 +145,7 @@ class BuildResult:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     error: BuildError | None
+    timing_cache: dict[str, Any] | None = None
 
 
 class Build:
@@ -167,7 +174,7 @@ class Build:
         - ``config``: function of ``(builder, network)`` that returns the builder config
         - ``exclusive``: whether builds of other processes on the device are waited for
         - ``plugins``: paths of plugin libraries; ``external_data``: folders of weight files
-        - ``timing_cache``: path, for full TensorRT
+        - ``timing_cache``: path, or True for a file in your cache folder; for full TensorRT
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
 
     Raises
@@ -1012,6 +1019,7 @@ class Build:
             warnings=tuple(warnings),
             notes=(*self.notes, *outcome.notes),
             error=error,
+            timing_cache=cache_facts(facts.get("timing_cache")),
         )
         self._advance(outcome.status, self._result.reason, error.cause if error else None)
         self._ended.set()

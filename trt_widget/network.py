@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
 from trt_widget._plugins import load_plugins
-from trt_widget._timing_cache import load_timing_cache
+from trt_widget._timing_cache import NO_CACHE, TimingCache, use_timing_cache
 from trt_widget.backend import gpus, package_of, use_device
 from trt_widget.errors import (
     BuildCancelled,
@@ -48,6 +48,10 @@ class Prepared:
         The monitor that the config had before ours, or None.
     keepalive
         Objects that have to live as long as the build.
+    cache_file
+        The timing cache that is to be saved after the build, or None.
+    timing_cache
+        What is known of the timing cache: its ``state`` and more, as ``TimingCache.facts``.
     """
 
     builder: Any
@@ -57,6 +61,8 @@ class Prepared:
     notes: list[str] = field(default_factory=list)
     previous_monitor: Any = None
     keepalive: list[Any] = field(default_factory=list)
+    cache_file: TimingCache | None = None
+    timing_cache: dict[str, Any] = field(default_factory=lambda: dict(NO_CACHE))
 
 
 class _Words:
@@ -402,11 +408,10 @@ def _set_options(config: Any, options: BuildOptions, backend: Backend, logger: A
 
 
 def _use_timing_cache(prepared: Prepared, options: BuildOptions, logger: Any) -> None:
-    if options.timing_cache is None:
-        return
     words = _Words(logger)
-    cache, notes = load_timing_cache(prepared.config, options.timing_cache, words.texts)
-    prepared.keepalive.append(cache)
+    prepared.cache_file, prepared.timing_cache, notes = use_timing_cache(
+        prepared.config, options, words.texts
+    )
     prepared.notes += notes
 
 

@@ -130,8 +130,14 @@ class BuildOptions:
     external_data
         Folders from which weight files may be read, besides the model's own; absolute.
     timing_cache
-        The timing cache's file, read before the build where it exists and written after it;
-        absolute. Full TensorRT only.
+        The timing cache's file, read before the build where it exists and written after it, also
+        after a cancel at a step; absolute. ``True`` stands for a file in the user's cache folder,
+        one for each TensorRT package, version and GPU. A file of another version or GPU is never
+        written over: it stays, and the cache goes beside it, under its name with those added.
+
+        For full TensorRT: timing caches do not apply to TensorRT for RTX. There ``True`` is
+        answered with a note, so that code for both packages can ask for "a cache where there is
+        one"; a path is refused, because a file that was asked for by name would never come to be.
     """
 
     output: Path | None
@@ -152,7 +158,7 @@ class BuildOptions:
     exclusive: bool | None = None
     plugins: tuple[Path, ...] = ()
     external_data: tuple[Path, ...] = ()
-    timing_cache: Path | None = None
+    timing_cache: Path | Literal[True] | None = None
     #: Whether the caller said anything about the network's creation; a callable source decides it.
     network_given: bool = False
 
@@ -187,6 +193,8 @@ class BuildOptions:
                 near = difflib.get_close_matches(name.lower(), OPTION_NAMES, 1, 0.5)
                 raise UnknownOptionError(name, near[0] if near else None, known=OPTION_NAMES)
         given = {name: value for name, value in kwargs.items() if value is not None}
+        if given.get("timing_cache") is False:
+            del given["timing_cache"]
         if "config" in given:
             _refuse_beside_config(given)
         backend = find_backend(_backend_choice(given.get("backend")))
@@ -651,13 +659,16 @@ def _check_folders(value: Any) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _check_timing_cache(value: Any, output: Path | None, backend: Backend) -> Path:
+def _check_timing_cache(value: Any, output: Path | None, backend: Backend) -> Path | Literal[True]:
+    if value is True:
+        return True
     if backend.is_rtx:
         raise OptionError(
             f"timing_cache= is for full TensorRT: timing caches do not apply to {backend}, which "
             "times nothing ahead of time.",
-            "Leave it out. What TensorRT for RTX keeps between runs is the runtime cache, which "
-            "belongs to the program that runs the engine.",
+            "Leave it out, or give timing_cache=True, which means a cache where there is one. What "
+            "TensorRT for RTX keeps between runs is the runtime cache, which belongs to the "
+            "program that runs the engine.",
         )
     path = _check_target_file("timing_cache", "timing cache", value, OptionError)
     if output is not None and os.path.realpath(path) == os.path.realpath(output):

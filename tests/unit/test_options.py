@@ -555,9 +555,19 @@ def test_timing_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not isinstance(caught.value, OutputError)
 
 
+def test_a_timing_cache_in_the_users_folder() -> None:
+    assert on_10(timing_cache=True).timing_cache is True
+    assert on_10(timing_cache=False).timing_cache is None
+    assert options(timing_cache=False, config=print).timing_cache is None
+    with pytest.raises(OptionError, match="so timing_cache= cannot be given too"):
+        on_10(timing_cache=True, config=print)
+
+
 def test_timing_caches_are_not_for_rtx(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="timing caches do not apply to TensorRT for RTX"):
         options(timing_cache=tmp_path / "tactics.cache")
+    # A cache where there is one: the build says that there is none.
+    assert options(timing_cache=True).timing_cache is True
 
 
 # ---- sources ------------------------------------------------------------------------------------

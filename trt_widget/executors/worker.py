@@ -161,12 +161,11 @@ class Worker:
         time = self.now()
         notes = [*prepared.notes, *monitor.other_errors()]
         messages = self._logger.serious()  # before the cache is written, which may log too
-        if options.timing_cache is not None:
+        facts["timing_cache"] = prepared.timing_cache
+        if prepared.cache_file is not None:
             # Also after a cancel or a failure: what was measured so far is not measured again.
-            from trt_widget._timing_cache import save_timing_cache
-
-            note = save_timing_cache(prepared.config, options.timing_cache)
-            notes += [note] if note else []
+            notes += prepared.cache_file.save()
+            facts["timing_cache"] = prepared.cache_file.facts
         if serialized is None:
             if monitor.answered_false or diagnosis.was_cancelled(messages):
                 return self.cancelled("step", facts, time)
