@@ -1,18 +1,29 @@
-"""Fixtures: one JupyterLab and one browser for all tests here, a fresh notebook for each."""
+"""Fixtures: one browser, and one server of each kind that a test asks for, for all tests here.
+
+Each test opens fresh notebooks.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
 
-from tests.browser.harness import Lab, Notebook
+from tests.browser.harness import Chromium, Lab, Notebook, Notebook7, ServedPage, Voila
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+Shown = TypeVar("Shown", bound=ServedPage)
 FAILED = pytest.StashKey[bool]()
+
+
+class Keep(Protocol):
+    """Notes a page, so that it is closed when the test ends, and gives it back."""
+
+    def __call__(self, page: Shown, /) -> Shown:
+        """Note it."""
 
 
 class OpenNotebook(Protocol):
@@ -35,24 +46,55 @@ def pytest_runtest_makereport(
 # Not for the session: playwright keeps an event loop running in this thread, and tests elsewhere
 # have loops of their own.
 @pytest.fixture(scope="package")
-def lab() -> Iterator[Lab]:
+def chromium() -> Iterator[Chromium]:
+    """Give the running browser."""
+    with Chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def lab(chromium: Chromium) -> Iterator[Lab]:
     """Give the running JupyterLab."""
-    with Lab() as running:
+    with Lab(chromium) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def notebook7(chromium: Chromium) -> Iterator[Notebook7]:
+    """Give the running Notebook 7."""
+    with Notebook7(chromium) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def voila(chromium: Chromium) -> Iterator[Voila]:
+    """Give the running Voila."""
+    with Voila(chromium) as running:
         yield running
 
 
 @pytest.fixture
-def open_notebook(lab: Lab, request: pytest.FixtureRequest) -> Iterator[OpenNotebook]:
+def keep(request: pytest.FixtureRequest) -> Iterator[Keep]:
+    """Give a function that notes a page, so that it is closed when the test ends."""
+    opened: list[ServedPage] = []
+
+    def keep_one(page: Shown) -> Shown:
+        opened.append(page)
+        return page
+
+    yield keep_one
+    for number, page in enumerate(opened):
+        if request.node.stash.get(FAILED, False) and not page.page.is_closed():
+            name = re.sub(r"\W+", "-", request.node.name)
+            page.screenshot_page(f"failed-{name}-{number}")
+        page.close()
+
+
+@pytest.fixture
+def open_notebook(lab: Lab, keep: Keep) -> OpenNotebook:
     """Give a function that opens notebooks; they are closed when the test ends."""
-    opened: list[Notebook] = []
 
     def open_one(cells: Sequence[str], *, name: str | None = None) -> Notebook:
-        opened.append(lab.open(cells, name=name))
-        return opened[-1]
+        return keep(lab.open(cells, name=name))
 
-    yield open_one
-    for number, notebook in enumerate(opened):
-        if request.node.stash.get(FAILED, False):
-            name = re.sub(r"\W+", "-", request.node.name)
-            notebook.screenshot_page(f"failed-{name}-{number}")
-        notebook.close()
+    return open_one
