@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from trt_widget._files import map_file, save_atomically
+from trt_widget._timing_cache import cache_facts
 from trt_widget._version import __version__
 from trt_widget.build import FINAL, BuildResult
 from trt_widget.errors import BuildError, SaveError, from_record, to_record
@@ -464,6 +465,7 @@ _RESULT_FIELDS: Final = (
     "layers",
     "peak_memory_bytes",
     "notes",
+    "timing_cache",
 )
 
 
@@ -710,6 +712,7 @@ def _read_result(data: dict[str, Any], messages: list[LogMessage]) -> BuildResul
         warnings=tuple(m.message for m in messages if m.severity == "warning"),
         notes=_get(given, "notes", _texts),
         error=None if error is None else from_record(error),
+        timing_cache=cache_facts(given.get("timing_cache")),
     )
 
 
