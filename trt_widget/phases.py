@@ -14,12 +14,17 @@ and whatever cannot be matched is counted in :attr:`PhaseTree.anomalies` and oth
 Self time is attributed by sweeping: between two events of a root, the elapsed time belongs to the
 innermost open phases of that root, in equal parts where several are open at once. Hence self times
 are never negative and add up to the roots' durations, whatever the order of the events.
+
+A *silence* is a time of more than :data:`SILENT_S` between two callbacks while phases were open. It
+is measured, not inferred, and belongs to every phase that was innermost then.
 """
 
 from __future__ import annotations
 
 from array import array
-from operator import sub
+from bisect import bisect_right, insort
+from heapq import heappush, heappushpop, nlargest
+from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any
 
 from trt_widget.events import (
@@ -36,12 +41,25 @@ from trt_widget.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["MAX_PATHS", "MAX_SPANS", "OTHER", "PATH_SEPARATOR", "PhaseNode", "PhaseTree"]
+__all__ = [
+    "MAX_PATHS",
+    "MAX_SILENCES",
+    "MAX_SPANS",
+    "OTHER",
+    "PATH_SEPARATOR",
+    "SILENT_S",
+    "PhaseNode",
+    "PhaseTree",
+]
 
 #: Spans kept one by one (about 45 bytes each). Past it only the per-path aggregates grow.
 MAX_SPANS = 100_000
 #: Paths kept apart. Past it a new path is counted under :data:`OTHER` of its parent.
 MAX_PATHS = 2_000
+#: Seconds between two callbacks after which the phases that are open count as silent.
+SILENT_S = 1.0
+#: Silences that are kept: the longest.
+MAX_SILENCES = 1_000
 #: Name of the node that stands for the paths past :data:`MAX_PATHS`.
 OTHER = "(other phases)"
 #: Joins names to a path for people. Not a slash: layer names, which some versions of TensorRT put
@@ -246,6 +264,11 @@ class PhaseTree:
         # Time of the latest start or finish. A run comes after the steps, messages and cancel that
         # fell between its phases; so these move ``now``, and never this.
         self._clock = 0.0
+        # Times of the other callbacks (steps) since then, as far as they matter for silences; up to
+        # ``_covered`` there were callbacks that were only counted.
+        self._heard: list[float] = []
+        self._covered = 0.0
+        self._silences: list[tuple[float, float, float, int]] = []
         self._span_node = array("l")
         self._span_parent = array("l")
         self._span_start = array("d")
@@ -277,6 +300,7 @@ class PhaseTree:
             elif isinstance(event, PhasesCollapsed):
                 self._collapse(event)
             elif isinstance(event, CancelDelivered):
+                self._hear(event.time)
                 self._deliver()
             else:
                 continue
@@ -300,7 +324,7 @@ class PhaseTree:
         """
         if time is not None:
             self.now = max(self.now, time)
-        self._clock = self.now
+        self._advance(self.now)
         status = _OUTCOMES[outcome]
         unwound = list(self._unwound)
         still_open = [entry for entries in self._open.values() for entry in entries]
@@ -318,7 +342,7 @@ class PhaseTree:
         self.revision += 1
 
     def _start(self, event: PhaseStarted) -> None:
-        self._clock = max(self._clock, event.time)
+        self._advance(event.time)
         if self.cancel_delivered is None:
             self._unwound.clear()
         parent: _Open | None = None
@@ -365,6 +389,7 @@ class PhaseTree:
         self._touch(node)
 
     def _step(self, event: StepCompleted) -> None:
+        self._hear(event.time)
         entry = self._match(event.phase, event.thread)
         if entry is None:
             self._odd("step of a phase that is not open")
@@ -383,7 +408,7 @@ class PhaseTree:
         self._touch(node)
 
     def _finish(self, event: PhaseFinished) -> None:
-        self._clock = max(self._clock, event.time)
+        self._advance(event.time)
         entry = self._match(event.phase, event.thread)
         if entry is None:
             self._odd("finish of a phase that is not open")
@@ -465,6 +490,8 @@ class PhaseTree:
             for index, end in enumerate(event.ends):
                 if end > self.cancel_delivered:
                     self._unwound.append((node, first + index if index < kept else -1))
+        if event.ends[-1] - self._clock > SILENT_S:
+            self._quiet_run(event, parent, node)
         # A start, a finish, and a step where there was one.
         self.revision += 2 * count + count - steps.count(0) - 1
         self.now = max(self.now, event.ends[-1])
@@ -496,6 +523,9 @@ class PhaseTree:
         if node is None or event.count < 1:
             self._odd("empty collapse")
             return
+        # When these phases' callbacks came is not known: some time after the latest that is.
+        self._quiet(max([self._clock, *(time for time in self._heard if time <= event.time)]))
+        self._covered = max(self._covered, event.time)
         node.count += event.count
         node.total_s += event.total_s
         node.self_s += event.total_s
@@ -542,6 +572,69 @@ class PhaseTree:
             self._span_steps[span] = step if 0 <= step < _LARGE else _int64(step)
             self._span_status[span] = status
         self._touch(node)
+
+    # ------------------------------------------------------------------ silences
+
+    def _advance(self, time: float) -> None:
+        """Move the clock to a start or finish."""
+        elapsed = time - self._clock
+        if elapsed > 0.0:
+            if elapsed > SILENT_S:
+                self._quiet(time)
+            self._clock = time
+
+    def _hear(self, time: float) -> None:
+        """Note a callback that is neither start nor finish.
+
+        The clock decides later what was silent: between two of its moments the same phases are
+        open, and a run that comes after a step can still tell of starts before it.
+        """
+        heard = self._heard
+        if len(heard) > 1 and heard[-1] <= time <= heard[-2] + SILENT_S:
+            heard[-1] = time  # the one between its neighbours can end no silence
+        elif time > self._clock:
+            del heard[: bisect_right(heard, self._clock)]
+            insort(heard, time)
+
+    def _gaps(self, start: float, end: float) -> Iterator[tuple[float, float]]:
+        """Yield the silences between two moments of the clock."""
+        start = max(start, self._covered)
+        for time in (*self._heard, end):
+            if start < time <= end:
+                if time - start > SILENT_S:
+                    yield start, time
+                start = time
+
+    def _innermost(self, without: _Open | None = None) -> dict[PhaseNode, None]:
+        """Give the paths of the innermost open phases."""
+        roots = dict.fromkeys(e.root for entries in self._open.values() for e in entries)
+        leaves = (leaf for root in roots for leaf in root.leaves)
+        return dict.fromkeys(leaf.node for leaf in leaves if leaf is not without)
+
+    def _quiet(self, until: float) -> None:
+        """Keep the silences between the clock and ``until``."""
+        for start, end in self._gaps(self._clock, until):
+            self._keep(start, end, self._innermost())
+
+    def _quiet_run(self, event: PhasesCompleted, parent: _Open | None, node: PhaseNode) -> None:
+        """Keep the silences of a run that is added as a whole."""
+        between = self._innermost()
+        inside = {**self._innermost(without=parent), node: None}
+        clock = self._clock
+        for start, end in zip(event.starts, event.ends, strict=True):
+            for since, until, nodes in ((clock, start, between), (start, end, inside)):
+                if until - since > SILENT_S:
+                    for silence in self._gaps(since, until):
+                        self._keep(*silence, nodes)
+            clock = end
+
+    def _keep(self, start: float, end: float, nodes: Iterable[PhaseNode]) -> None:
+        for node in nodes:
+            entry = (end - start, start, end, node.index)
+            if len(self._silences) < MAX_SILENCES:
+                heappush(self._silences, entry)
+            else:
+                heappushpop(self._silences, entry)
 
     # ------------------------------------------------------------------ finding the instance
 
@@ -727,6 +820,32 @@ class PhaseTree:
             "steps": steps,
             "num_steps": list(self._span_num_steps),
             "status": [STATUSES[status] for status in self._span_status],
+        }
+
+    def silence_columns(self, now: float | None = None) -> dict[str, list[Any]]:
+        """Columns of the silences, the longest :data:`MAX_SILENCES`, a row per phase by start.
+
+        Steps are known by the last one of every drain, so a silence is true to a tenth of a second.
+        What TensorRT logs is no callback.
+
+        Parameters
+        ----------
+        now
+            Seconds since the origin up to which open phases count; by default the latest event.
+
+        Returns
+        -------
+        dict
+            ``path`` (index of the :class:`PhaseNode`), ``start_s``, ``end_s``.
+        """
+        rows = list(self._silences)
+        for start, end in self._gaps(self._clock, self._at(now)):
+            rows += [(end - start, start, end, node.index) for node in self._innermost()]
+        rows = sorted(nlargest(MAX_SILENCES, rows), key=itemgetter(1, 3))
+        return {
+            "path": [index for *_, index in rows],
+            "start_s": [start for _, start, *_ in rows],
+            "end_s": [end for *_, end, _ in rows],
         }
 
 

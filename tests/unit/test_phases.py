@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces import mnist_events, replay, timed
-from trt_widget import ProgressMonitor
+from trt_widget import ProgressMonitor, phases
 from trt_widget.events import (
     CancelDelivered,
     Event,
@@ -22,7 +23,7 @@ from trt_widget.events import (
     StepCompleted,
     expand,
 )
-from trt_widget.phases import OTHER, PhaseTree
+from trt_widget.phases import MAX_SILENCES, OTHER, SILENT_S, PhaseTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -389,6 +390,141 @@ def test_batches_make_no_difference(events: list[Event], cut: int) -> None:
     parts.close("succeeded")
     assert whole.timing_columns() == parts.timing_columns()
     assert whole.span_columns() == parts.span_columns()
+    assert whole.silence_columns() == parts.silence_columns()
+
+
+# ------------------------------------------------------------------ silences
+
+
+def silences(tree: PhaseTree, now: float | None = None) -> list[tuple[str, float, float]]:
+    columns = tree.silence_columns(now)
+    names = {node.index: node.name for node in tree.walk()}
+    rows = zip(columns["path"], columns["start_s"], columns["end_s"], strict=True)
+    return [(names[path], start_s, end_s) for path, start_s, end_s in rows]
+
+
+def test_a_silence_belongs_to_the_innermost_phase_and_a_step_ends_it() -> None:
+    tree = folded(
+        [
+            start(3.0, "root", None, 4),  # nothing was open before it
+            start(4.0, "a", "root", 9),  # a second is not more than a second
+            StepCompleted(4.9, "a", 0),
+            LogMessage(5.5, "info", "not a callback"),
+            StepCompleted(7.0, "a", 5),
+            StepCompleted(7.5, "root", 0),
+            PhaseFinished(8.0, "a"),
+            PhaseFinished(10.0, "root"),
+            start(13.0, "next"),
+        ]
+    )
+    assert silences(tree) == [("a", 4.9, 7.0), ("root", 8.0, 10.0)]
+
+
+def test_a_silence_lasts_until_now_and_until_the_end() -> None:
+    tree = folded([start(0.0, "root"), start(0.5, "leaf", "root"), StepCompleted(1.0, "leaf", 0)])
+    assert silences(tree) == []
+    assert silences(tree, 2.0) == []
+    assert silences(tree, 2.5) == [("leaf", 1.0, 2.5)]
+    assert silences(tree) == []  # to look changes nothing
+    tree.apply([LogMessage(4.0, "info", "text")])
+    assert silences(tree) == [("leaf", 1.0, 4.0)]
+    tree.close("cancelled", 5.0)
+    assert silences(tree) == silences(tree, 50.0) == [("leaf", 1.0, 5.0)]
+
+
+def test_a_silence_belongs_to_all_phases_that_are_innermost() -> None:
+    tree = folded(
+        [
+            PhaseStarted(0.0, "root", None, 1, 1),
+            PhaseStarted(0.0, "x", "root", 1, 1),
+            PhaseStarted(0.0, "y", "root", 1, 2),
+            PhaseStarted(0.0, "other", None, 1, 3),
+            PhaseFinished(2.0, "x", 1),
+            PhaseFinished(2.0, "y", 2),
+            CancelDelivered(4.0),
+        ]
+    )
+    both = [("root", 2.0, 4.0), ("other", 2.0, 4.0)]
+    assert silences(tree) == [("x", 0.0, 2.0), ("y", 0.0, 2.0), ("other", 0.0, 2.0), *both]
+
+
+def test_a_silence_in_a_run_and_between_its_phases() -> None:
+    run = PhasesCompleted(9.0, "x", "root", 0, (2.0, 6.0), (4.0, 9.0), (0, -1), (1, 1))
+    # A step of the parent comes before the run that it fell into.
+    tree = folded([start(0.0, "root"), StepCompleted(7.5, "root", 2), run])
+    assert silences(tree) == [
+        ("root", 0.0, 2.0),
+        ("x", 2.0, 4.0),
+        ("root", 4.0, 6.0),
+        ("x", 6.0, 7.5),
+        ("x", 7.5, 9.0),
+    ]
+
+
+def test_steps_of_two_threads_may_come_in_disorder() -> None:
+    events = [start(0.0, "a"), StepCompleted(5.0, "a", 0, 1), StepCompleted(3.0, "a", 1, 2)]
+    tree = folded([*events, start(8.0, "b", "a")])
+    assert silences(tree) == [("a", 0.0, 3.0), ("a", 3.0, 5.0), ("a", 5.0, 8.0)]
+
+
+def test_no_silence_is_claimed_where_callbacks_were_only_counted() -> None:
+    events = [
+        start(0.0, "root"),
+        StepCompleted(1.5, "root", 0),
+        PhasesCollapsed(4.0, ("root", "x"), 5, 0.1, 0.1),
+    ]
+    tree = folded([*events, PhaseFinished(6.0, "root")])
+    assert silences(tree) == [("root", 0.0, 1.5), ("root", 4.0, 6.0)]
+    assert silences(folded(events), 4.9) == [("root", 0.0, 1.5)]
+
+
+def test_the_longest_silences_are_kept() -> None:
+    events: list[Event] = [start(0.0, "root")]
+    time = 0.0
+    for index in range(MAX_SILENCES + 500):
+        time += 1.5 + (index * 7919 % 1500) / 1000
+        events.append(start(time, f"{index % 5}", "root"))
+        events.append(PhaseFinished(time, f"{index % 5}"))
+    tree = folded(events)
+    found = silences(tree, time + 9.0)
+    assert len(found) == MAX_SILENCES
+    assert found[-1] == ("root", time, time + 9.0)
+    assert min(end_s - start_s for _, start_s, end_s in found) > 1.99
+    assert found == sorted(found, key=lambda row: row[1])
+
+
+@settings(max_examples=400, deadline=None)
+@given(EVENTS, st.sampled_from([None, "succeeded"]))
+def test_silences_of_any_stream_are_those_of_its_table(
+    events: list[Event], outcome: str | None
+) -> None:
+    """Found once more, by looking at each gap which instances lie around it."""
+    events = sorted(events, key=lambda event: event.time)
+    tree = folded(events, outcome)
+    spans = tree.span_columns()
+    ends = [math.inf if math.isnan(end) else end for end in spans["end_s"]]
+    times = [event.time for event in events]
+    expected = set()
+    for since, until in pairwise(times):
+        if until - since > SILENT_S:
+            around = {
+                row
+                for row, start_s in enumerate(spans["start_s"])
+                if start_s <= since and ends[row] >= until
+            }
+            above = {spans["parent"][row] for row in around}
+            expected |= {(spans["phase"][row], since, until) for row in around - above}
+    assert set(silences(tree)) == expected
+
+
+def test_steps_without_end_take_no_memory() -> None:
+    tree = folded([start(0.0, "root", None, 10**6)])
+    tree.apply(StepCompleted(index * 0.01, "root", index) for index in range(1, 200_000))
+    assert silences(tree) == []
+    assert len(tree._heard) < 5_000  # of 200,000
+    tree.apply([start(5_000.0, "leaf", "root"), StepCompleted(5_000.5, "leaf", 0)])
+    assert silences(tree) == [("root", pytest.approx(1_999.99), 5_000.0)]
+    assert len(tree._heard) == 1
 
 
 # ------------------------------------------------------------------ runs
@@ -415,6 +551,7 @@ def assert_same(tree: PhaseTree, other: PhaseTree) -> None:
     for columns, others in (
         (tree.timing_columns(), other.timing_columns()),
         (tree.span_columns(), other.span_columns()),
+        (tree.silence_columns(tree.now + 5.0), other.silence_columns(tree.now + 5.0)),
     ):
         for name, values in columns.items():
             if name in rounded:
@@ -500,14 +637,17 @@ def test_runs_make_the_same_tree_as_their_single_events(
 ) -> None:
     batches = record(calls, threads)
     tree, other = PhaseTree(max_spans, max_paths), PhaseTree(max_spans, max_paths)
-    for batch in batches:
-        assert [event.time for event in batch] == sorted(event.time for event in batch)
-        tree.apply(batch)
-        other.apply(sorted(singles(batch), key=lambda event: event.time))
-    if outcome:
-        tree.close(outcome)
-        other.close(outcome)
-    assert_same(tree, other)
+    with pytest.MonkeyPatch.context() as patch:
+        # These calls follow each other at once: some pauses between them are long, for them.
+        patch.setattr(phases, "SILENT_S", 1e-5)
+        for batch in batches:
+            assert [event.time for event in batch] == sorted(event.time for event in batch)
+            tree.apply(batch)
+            other.apply(sorted(singles(batch), key=lambda event: event.time))
+        if outcome:
+            tree.close(outcome)
+            other.close(outcome)
+        assert_same(tree, other)
 
 
 @pytest.mark.parametrize("every", [1, 7, 500, 10_000])
