@@ -6,3 +6,5 @@ import os
 
 # The tests say what happens on a machine without a GPU; tests/gpu is for one with.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# Builds of the tests are no experience; a test of the history names a file of its own.
+os.environ["TRT_WIDGET_HISTORY"] = "off"

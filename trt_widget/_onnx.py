@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Examination",
     "ExternalData",
+    "Summary",
     "UncheckedError",
     "domains",
     "examine",
     "find_external",
+    "summarize",
 ]
 
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
@@ -72,9 +74,11 @@ _SCHEMA: Final[dict[str, dict[int, str]]] = {
     "sparse": {1: "tensor", 2: "tensor"},
 }
 _NODE_OPERATOR, _NODE_DOMAIN = 4, 7
-_TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 8, 13
+_TENSOR_DIMS, _TENSOR_NAME, _TENSOR_EXTERNAL_DATA = 1, 8, 13
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 _LOCATION: Final = "location"
+# More values are in no tensor; a negative size reads as a huge one.
+_MOST_VALUES: Final = 2**62
 # Protocol buffers reads no message that is nested deeper, so no model needs it.
 _DEEPEST: Final = 100
 
@@ -289,6 +293,68 @@ def domains(source: Path | bytes, operators: Collection[str]) -> dict[str, str]:
                 if operator in operators and domain not in {"", "ai.onnx"}:
                     found[operator] = domain
     return found
+
+
+class Summary(NamedTuple):
+    """How large a model is.
+
+    Attributes
+    ----------
+    operators
+        Number of nodes.
+    kinds
+        Number of different operators.
+    parameters
+        Number of the values of all tensors that the model holds or names.
+    locations
+        The other files that it keeps values in.
+    """
+
+    operators: int
+    kinds: int
+    parameters: int
+    locations: tuple[str, ...]
+
+
+def summarize(source: Path | bytes) -> Summary:
+    """Count what is in a model; of one that cannot be followed to its end, what comes before.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened.
+    """
+    operators = parameters = 0
+    kinds: set[str] = set()
+    locations: set[str] = set()
+    with _opened(source) as data, contextlib.suppress(_TruncatedError, _MalformedError):
+        for message, start, stop in _walk(data):
+            if message == "node":
+                operators += 1
+                kinds.update(
+                    _text(data, first, last)
+                    for number, wire_type, first, last in _fields(data, start, stop)
+                    if wire_type == _LENGTH and number == _NODE_OPERATOR
+                )
+            elif message == "tensor":
+                parameters += _volume(data, start, stop)
+                locations.update(
+                    stored.location for stored in _external_of_tensor(data, start, stop)
+                )
+    return Summary(operators, len(kinds), parameters, tuple(sorted(locations)))
+
+
+def _volume(data: bytes | mmap.mmap, begin: int, end: int) -> int:
+    """Return the number of a tensor's values: the product of its dimensions, packed or not."""
+    volume = 1
+    for number, wire_type, start, stop in _fields(data, begin, end):
+        if number != _TENSOR_DIMS:
+            continue
+        at = start
+        while wire_type in {_VARINT, _LENGTH} and at < stop:
+            size, at = _varint(data, at, stop)
+            volume = min(volume * size, _MOST_VALUES)
+    return volume
 
 
 class UncheckedError(Exception):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -35,6 +36,7 @@ from trt_widget.errors import (
     check_reason,
 )
 from trt_widget.events import (
+    Estimate,
     Event,
     LogMessage,
     MessagesDropped,
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 
     from trt_widget.backend import Backend
     from trt_widget.executors import Executor
+    from trt_widget.forecast import Forecast
+    from trt_widget.history import BuildKey, BuildRecord, History
     from trt_widget.options import Source
     from trt_widget.record import Record
 
@@ -67,6 +71,8 @@ __all__ = ["FINAL", "Build", "BuildResult"]
 
 #: Seconds between two drains.
 TICK_S = 0.1
+#: Seconds after which the time left is told although nothing else has happened.
+TELL_ESTIMATE_S = 1.0
 #: Seconds between two drains that somebody asked for.
 SHORTEST_TICK_S = 0.05
 #: Characters kept of what a build process prints.
@@ -260,6 +266,9 @@ class Build:
         self._build_log = BuildLog()
         self._printed = ""
         self._facts: dict[str, Any] = {}
+        self._forecast: Forecast | None = None
+        self._estimate = Estimate(0.0)
+        self._estimate_told = 0.0
         self._origin = clock.perf_counter()
         self._origin_epoch = clock.time()
         self._news: deque[Event] = deque()
@@ -542,6 +551,49 @@ class Build:
     def result(self) -> BuildResult | None:
         """What it came to, once it has ended."""
         return self._result
+
+    @property
+    def progress(self) -> float | None:
+        """How far the build is, 0 to 1, by what earlier builds took; ``None`` while not known.
+
+        It never falls, and is 1 only after success.
+        """
+        return self._estimate.progress
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left, or ``None`` where nothing honest can be said."""
+        return self._estimate.eta_s
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the build takes clearly longer than was expected."""
+        return self._estimate.exceeded
+
+    @property
+    def expected_s(self) -> float | None:
+        """What the whole build was expected to take, in seconds, once its network is known."""
+        return self._forecast.expected_s if self._forecast is not None else None
+
+    @property
+    def basis(self) -> str | None:
+        """Where :attr:`progress` and :attr:`eta_s` come from, in words, or ``None``."""
+        return self._forecast.basis if self._forecast is not None else None
+
+    @property
+    def earlier(self) -> list[BuildRecord]:
+        """Earlier builds of the same network in the same way, the newest first."""
+        return list(self._forecast.earlier) if self._forecast is not None else []
+
+    @property
+    def key(self) -> BuildKey | None:
+        """What this build is comparable with, once its network is known."""
+        return self._forecast.key if self._forecast is not None else None
+
+    @property
+    def history(self) -> History | None:
+        """Where earlier builds were looked up, once the network is known."""
+        return self._forecast.history if self._forecast is not None else None
 
     @property
     def engine(self) -> Any:
@@ -904,6 +956,7 @@ class Build:
                 last = clock.monotonic()
                 self._tick()
             self._tell(self._take_news())
+            self._remember()
             self._publish()
             self._run_later()
         except BaseException:  # noqa: BLE001 - whoever waits is told by _conclude_broken
@@ -924,6 +977,7 @@ class Build:
             alive = executor.alive()
             outcome = executor.outcome
         events = executor.drain()
+        self._look_back(events)
         with self.lock:
             self._take(events)
             if self._asked is not None and self._reason is None:
@@ -936,8 +990,10 @@ class Build:
                 self._conclude(outcome)
             elif not alive and executor.outcome is None:
                 self._conclude_broken()
+            estimate = self._judge(some=bool(events or self._news))
             news = self._take_news()
             final = [news.pop()] if self._ended.is_set() and news else []
+            news += [estimate] if estimate is not None else []
         forward([event for event in events if isinstance(event, LogMessage)])
         self._tell([*sorted([*news, *events], key=lambda event: event.time), *final])
 
@@ -951,8 +1007,66 @@ class Build:
                 self._build_log.dropped += event.count
             elif isinstance(event, NetworkReady):
                 self._facts.update(layers=event.layers, device=event.device)
+                self._facts["timing_cache"] = event.timing_cache
             elif isinstance(event, OutputCaptured):
                 self._printed = (self._printed + event.text)[-MAX_PRINTED:]
+
+    def _look_back(self, events: list[Event]) -> None:
+        """Ask the history as soon as the network is known; without the lock, it reads a file."""
+        ready = next((event for event in events if isinstance(event, NetworkReady)), None)
+        if ready is None or self._forecast is not None:
+            return
+        from trt_widget.forecast import Forecast, key_of
+        from trt_widget.history import History
+
+        try:
+            key = key_of(ready, self.options, self.backend, self.executor)
+            history = History()
+            if key is not None and history.enabled:
+                self._forecast = Forecast(key, history)
+                if self._forecast.note:
+                    self.notes.append(self._forecast.note)
+        except Exception:  # noqa: BLE001 - whatever the history holds, the build goes on
+            _report("trt_widget: the history of builds could not be used")
+
+    def _judge(self, *, some: bool) -> Estimate | None:
+        """Say how far the build is; the caller holds the lock.
+
+        Parameters
+        ----------
+        some
+            Whether there is a batch to put it into; without one it is told from time to time.
+        """
+        before, now = self._estimate, self.now()
+        if self._status in FINAL:
+            done = self._status == "succeeded"
+            self._estimate = Estimate(
+                now, 1.0 if done else before.progress, 0.0 if done else None, before.exceeded
+            )
+            return self._estimate if some else None
+        if self._forecast is not None:
+            try:
+                reading = self._forecast.read(now, self.tree)
+                self._estimate = Estimate(now, reading.progress, reading.eta_s, reading.exceeded)
+            except Exception:  # noqa: BLE001 - as in _look_back
+                _report("trt_widget: the time left could not be estimated")
+                self._forecast = None
+        known = self._estimate.progress is not None
+        if not some and not (known and now - self._estimate_told >= TELL_ESTIMATE_S):
+            return None
+        self._estimate_told = now
+        return dataclasses.replace(self._estimate, time=now)
+
+    def _remember(self) -> None:
+        """Keep what a build that has succeeded took."""
+        result = self._result
+        if self._forecast is None or result is None or result.status != "succeeded":
+            return
+        try:
+            if not self._forecast.keep(self.tree, result.duration_s):
+                _log.info("trt_widget: %s", self._forecast.history.note)
+        except Exception:  # noqa: BLE001 - as in _look_back
+            _report("trt_widget: the history of builds could not be written")
 
     def _take_news(self) -> list[Event]:
         news = []

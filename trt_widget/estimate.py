@@ -227,6 +227,16 @@ class Estimator:
                 share = time / duration
                 self._anchors[moment] = _Anchor(time, share**2 / (share**2 + _PATIENCE**2))
 
+    @property
+    def paths(self) -> frozenset[_Path]:
+        """The paths whose states :meth:`update` looks at."""
+        return frozenset(path for path, _ in self._anchors)
+
+    @property
+    def factor(self) -> float:
+        """How sure :attr:`duration_s` is: two times of three the truth is within this factor."""
+        return self._factor
+
     # ------------------------------------------------------------------ reading
 
     def update(self, elapsed_s: float, phases: Mapping[_Path, PhaseState]) -> Reading:

@@ -37,6 +37,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "BuildEnded",
     "CancelDelivered",
+    "Estimate",
     "Event",
     "EventError",
     "LogMessage",
@@ -254,12 +255,25 @@ class NetworkReady(_Plain):
         Number of layers of TensorRT's network.
     device
         What is built on.
+    network
+        Hash of the model's content, by which its builds are comparable; empty where not known.
+    size
+        How large it is, by name: ``layers``, ``operators``, ``kinds``, ``parameters``.
+    timing_cache
+        ``"none"``, ``"cold"`` (empty) or ``"warm"``.
     """
 
     kind: ClassVar[str] = "network"
     time: float
     layers: int
     device: str | None = None
+    network: str = ""
+    size: dict[str, Any] = field(default_factory=dict)
+    timing_cache: str = "none"
+
+    def __hash__(self) -> int:
+        # Not of all values: a dict has no hash.
+        return hash((self.time, self.layers, self.device, self.network))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -314,6 +328,28 @@ class StatusChanged(_Plain):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Estimate(_Plain):
+    """How far the build is, by what earlier builds took; in every batch of a build's events.
+
+    Attributes
+    ----------
+    progress
+        0 to 1; 1 only after success, and never less than before. ``None`` while nothing honest
+        can be said.
+    eta_s
+        Seconds left, or ``None``.
+    exceeded
+        Whether the build takes clearly longer than was expected; then no time left is said.
+    """
+
+    kind: ClassVar[str] = "estimate"
+    time: float
+    progress: float | None = None
+    eta_s: float | None = None
+    exceeded: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class BuildEnded(_Plain):
     """How the build ended: the last event of a stream that another process writes.
 
@@ -363,6 +399,7 @@ Event = Union[  # noqa: UP007 - evaluated at run time, many names are clearer as
     MessagesDropped,
     OutputCaptured,
     StatusChanged,
+    Estimate,
     BuildEnded,
 ]
 
@@ -381,6 +418,7 @@ _TYPES: dict[str, type[Any]] = {
         MessagesDropped,
         OutputCaptured,
         StatusChanged,
+        Estimate,
         BuildEnded,
     )
 }
@@ -476,7 +514,7 @@ def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
             column = _column(annotation, value)
             if column is not None and (column or name != "path"):
                 return column
-    elif annotation == "float":
+    elif annotation.startswith("float") and value is not None:
         if not isinstance(value, bool) and isinstance(value, (int, float)) and _finite(value):
             return float(value)
     elif (
@@ -484,6 +522,7 @@ def _checked(kind: Any, name: str, annotation: str, value: Any) -> Any:
         or (annotation.startswith("str") and isinstance(value, str))
         or (annotation.startswith("int") and type(value) is int and -_INT64 <= value < _INT64)
         or (annotation.startswith("dict") and isinstance(value, dict))
+        or (annotation == "bool" and isinstance(value, bool))
     ):
         return value
     msg = f"field {name!r} of event {kind!r} must be {annotation}, found {value!r:.200}"

@@ -6,6 +6,7 @@ Everything here needs TensorRT and the model; it runs where the build runs. Each
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,13 @@ from trt_widget.errors import (
     WrongBackendError,
     call_users_code,
 )
+from trt_widget.identity import identify_model, identify_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trt_widget.backend import Backend
+    from trt_widget.identity import NetworkIdentity
     from trt_widget.options import BuildOptions, Profile, ShapeRange, Source
 
 __all__ = ["Prepared", "prepare", "serialize"]
@@ -52,6 +55,8 @@ class Prepared:
         The timing cache that is to be saved after the build, or None.
     timing_cache
         What is known of the timing cache: its ``state`` and more, as ``TimingCache.facts``.
+    identity
+        By what earlier builds of the network are found, or None.
     """
 
     builder: Any
@@ -63,6 +68,7 @@ class Prepared:
     keepalive: list[Any] = field(default_factory=list)
     cache_file: TimingCache | None = None
     timing_cache: dict[str, Any] = field(default_factory=lambda: dict(NO_CACHE))
+    identity: NetworkIdentity | None = None
 
 
 class _Words:
@@ -255,6 +261,9 @@ def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: boo
         )
     if parser is not None and parser.num_errors and not network.num_outputs:
         raise diagnosis.explain_parse(source, parser, in_child=in_child)
+    # A name that is not UTF-8 cannot be read; the history does without.
+    with contextlib.suppress(Exception):
+        prepared.identity = identify_network(network)
     return prepared
 
 
@@ -294,7 +303,8 @@ def _parse_source(
             f"{source.display_name} has an empty graph: no inputs, nodes or outputs.",
             "Export the model again.",
         )
-    return Prepared(builder, network, None, parser)
+    identity = identify_model(bytes_to_examine.value, network.num_layers)
+    return Prepared(builder, network, None, parser, identity=identity)
 
 
 def _check_encoding(source: Source) -> None:

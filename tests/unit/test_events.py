@@ -26,7 +26,9 @@ TEXT = st.text(max_size=30)
 OBJECTS = st.dictionaries(TEXT, st.recursive(st.none() | st.booleans() | TEXT, st.lists))
 VALUES = {
     "float": st.floats(allow_nan=False, allow_infinity=False),
+    "float | None": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "int": st.integers(-(2**63), 2**63 - 1),
+    "bool": st.booleans(),
     "str": TEXT,
     "str | None": st.none() | TEXT,
     "int | None": st.none() | st.integers(-(2**63), 2**63 - 1),

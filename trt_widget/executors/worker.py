@@ -20,6 +20,7 @@ from trt_widget.errors import (
 )
 from trt_widget.events import NetworkReady
 from trt_widget.executors import Outcome
+from trt_widget.identity import NetworkIdentity
 from trt_widget.logger import make_logger
 from trt_widget.monitor import ProgressMonitor
 from trt_widget.network import prepare
@@ -148,7 +149,13 @@ class Worker:
         }
         if os.getpid() != self._pid:
             os._exit(0)  # a function has forked, and its fork came on into our code
-        self._ready.append(NetworkReady(self.now(), **facts))
+        known = prepared.identity or NetworkIdentity("")
+        cache = (prepared.timing_cache or {}).get("state", "none")
+        self._ready.append(
+            NetworkReady(
+                self.now(), **facts, network=known.digest, size=known.size, timing_cache=cache
+            )
+        )
         if cancelled():
             return self.cancelled("before build", facts)
         try:

@@ -15,6 +15,7 @@ from trt_widget.build import FINAL, Build, BuildResult
 from trt_widget.events import StatusChanged
 from trt_widget.widget import kernel
 from trt_widget.widget.models import BuildCard, CancelChannel
+from trt_widget.widget.saved import SavedResult
 from trt_widget.widget.text import build_html, build_text
 from trt_widget.widget.view import CardView
 
@@ -86,6 +87,11 @@ class BuildWidget(BuildCard):
         (``ended`` where the outcome is not known). A traitlet: reading it gives the present state,
         and observers are called on the build's drain thread, once for every state.
 
+    progress, eta_s, exceeded
+        How far the build is (0 to 1), the seconds left, and whether it takes clearly longer than
+        was expected: from the times of earlier builds. ``None`` while nothing honest can be said.
+        Traitlets; observers are called on the drain thread.
+
     Raises
     ------
     UnknownOptionError
@@ -102,6 +108,9 @@ class BuildWidget(BuildCard):
     """
 
     status = _Status(read_only=True)
+    progress = traitlets.Float(None, allow_none=True, read_only=True)
+    eta_s = traitlets.Float(None, allow_none=True, read_only=True)
+    exceeded = traitlets.Bool(read_only=True)
 
     def __init__(self, source: Any, **options: Any) -> None:
         build = Build(source, **options)
@@ -150,7 +159,9 @@ class BuildWidget(BuildCard):
 
     def _bind(self, build: Build) -> None:
         self._build = build
-        self._view: CardView | None = CardView(build, self)
+        self._saved = SavedResult(build)
+        self._saved_final = False
+        self._view: CardView | None = CardView(build, self, self._saved.build_id)
         self._displayed = False
         self._seen = "pending"
         channel = CancelChannel()
@@ -192,7 +203,10 @@ class BuildWidget(BuildCard):
         if kernel.needs_polling():
             with kernel.ui_poll() as poll:
                 self._build.wait_ended(timeout, between=lambda: poll(5))
-        return self._build.wait(timeout)
+        try:
+            return self._build.wait(timeout)
+        finally:
+            self._saved.repeat()
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait without blocking the kernel; Interrupt cancels the build."""
@@ -200,19 +214,22 @@ class BuildWidget(BuildCard):
 
     async def _await(self) -> Any:
         self._build.check_started()
-        if not kernel.needs_polling():
-            return await self._build
-        import asyncio
+        try:
+            if not kernel.needs_polling():
+                return await self._build
+            import asyncio
 
-        async with kernel.ui_poll() as poll:
-            try:
-                while self._build.status not in FINAL:
-                    await poll(5)
-                    await asyncio.sleep(0.05)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                self._build.request_cancel("interrupt")
-                raise
-        return await self._build
+            async with kernel.ui_poll() as poll:
+                try:
+                    while self._build.status not in FINAL:
+                        await poll(5)
+                        await asyncio.sleep(0.05)
+                except (asyncio.CancelledError, KeyboardInterrupt):
+                    self._build.request_cancel("interrupt")
+                    raise
+            return await self._build
+        finally:
+            self._saved.repeat()
 
     @property
     def timings(self) -> pd.DataFrame:
@@ -317,6 +334,7 @@ class BuildWidget(BuildCard):
         view = self._view
         if view is not None:
             view.update()
+        self._set_estimate()
         for event in events:
             if isinstance(event, StatusChanged) and event.status != self._seen:
                 old, self._seen = self._seen, event.status
@@ -328,8 +346,22 @@ class BuildWidget(BuildCard):
                 except BaseException:  # noqa: BLE001 - an observer's fault must not stop the view
                     with contextlib.suppress(Exception):
                         _log.exception("trt_widget: an observer of %r raised", self)
+        if self._build.status in FINAL and not self._saved_final:
+            self._saved_final = True
+            self._saved.finish()
         if view is not None and view.replaced and self._build.status in FINAL:
             self._close_view()
+
+    def _set_estimate(self) -> None:
+        build = self._build
+        try:
+            # In this order: who observes the progress reads the others, too.
+            self.set_trait("exceeded", build.exceeded)
+            self.set_trait("eta_s", build.eta_s)
+            self.set_trait("progress", build.progress)
+        except BaseException:  # noqa: BLE001 - an observer's fault must not stop the view
+            with contextlib.suppress(Exception):
+                _log.exception("trt_widget: an observer of %r raised", self)
 
     def _replace(self) -> None:
         """Make room for a widget made by a new run of the same cell."""
@@ -359,6 +391,7 @@ class BuildWidget(BuildCard):
         bundle: Any = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
         data, metadata = bundle or ({}, {})
         self._displayed = True
+        self._saved.show()
         return {
             **data,
             "text/plain": repr(self),

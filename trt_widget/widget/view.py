@@ -17,7 +17,15 @@ from ipywidgets.widgets.widget_int import ProgressStyle
 
 from trt_widget.build import FINAL
 from trt_widget.widget.models import PhaseBar
-from trt_widget.widget.rows import choose_rows, row_bar, row_info, row_style
+from trt_widget.widget.rows import (
+    MAX_LABEL,
+    MAX_PATH,
+    choose_rows,
+    clipped,
+    row_bar,
+    row_info,
+    row_style,
+)
 from trt_widget.widget.words import describe, ending, failure, printable, where
 
 if TYPE_CHECKING:
@@ -37,6 +45,12 @@ BARS_AT_ONCE = 20.0
 HEARTBEAT_S = 2.0
 #: Seconds between two headers that only say when the last callback was.
 QUIET_HEADER_S = 0.5
+#: What changes all the time and has no message of its own.
+_MOVING = ("now", "last_callback", "progress", "eta_s")
+#: Progress that is worth a message: half a pixel of a bar.
+_SMALLEST_MOVE = 0.002
+#: Phases in the summary after the end.
+MAX_SLOWEST = 5
 #: Warnings and errors in the panel.
 MAX_MESSAGES = 50
 MAX_MESSAGE_LENGTH = 2_000
@@ -51,10 +65,13 @@ class CardView:
     ----------
     build, card
         What is shown, and where.
+    build_id
+        By what the card knows the build's saved result.
     """
 
-    def __init__(self, build: Build, card: BuildCard) -> None:
+    def __init__(self, build: Build, card: BuildCard, build_id: str = "") -> None:
         self._build = build
+        self._build_id = build_id
         self._card = card
         self._layout = ipywidgets.Layout(width="auto", height="12px", margin="0")
         self._style = ProgressStyle()
@@ -73,6 +90,7 @@ class CardView:
         self._messages_time = 0.0
         self._printed_sent = ""
         self._printed_time = 0.0
+        self._slowest_found: list[dict[str, Any]] | None = None
         #: Whether headers come regularly: not before the build is started.
         self._beats = False
         #: Whoever closes waits for the message that is being sent.
@@ -106,10 +124,11 @@ class CardView:
             printed = self._printed(now, final=final)
         for row, info, (value, maximum) in infos:
             self._draw(row.node, info, value, maximum, row_style(row.node, outcome))
-        key = {k: v for k, v in header.items() if k not in ("now", "last_callback")}
+        key = {k: v for k, v in header.items() if k not in _MOVING}
         silent_only = key == self._header_key
         since = now - self._header_sent
-        fresh = header["last_callback"] != self._card.header.get("last_callback")
+        shown = self._card.header
+        fresh = header["last_callback"] != shown.get("last_callback") or _moved(header, shown)
         send_header = (
             not silent_only or since > HEARTBEAT_S or (fresh and since > QUIET_HEADER_S) or final
         )
@@ -281,5 +300,36 @@ class CardView:
             "spans_dropped": tree.spans_dropped,
             "replaced": self.replaced,
             "beats": self._beats,
+            "build_id": self._build_id,
+            "progress": build.progress,
+            "eta_s": build.eta_s,
+            "exceeded": build.exceeded,
+            "usual_s": build.expected_s,
+            "basis": build.basis,
+            "slowest": self._slowest() if result else [],
             "now": clock.time(),
         }
+
+    def _slowest(self) -> list[dict[str, Any]]:
+        """Name the phases that took longest themselves; of a build that has ended."""
+        if self._slowest_found is None:
+            columns = self._build.tree.timing_columns()
+            whole = sum(columns["self_s"])
+            order = sorted(range(len(columns["self_s"])), key=lambda row: -columns["self_s"][row])
+            self._slowest_found = [
+                {
+                    "label": clipped(columns["phase"][row], MAX_LABEL),
+                    "path": clipped(columns["path"][row], MAX_PATH),
+                    "self_s": round(columns["self_s"][row], 6),
+                    "share": round(columns["self_s"][row] / whole, 4),
+                }
+                for row in order[:MAX_SLOWEST]
+                if columns["self_s"][row] > 0.0
+            ]
+        return self._slowest_found
+
+
+def _moved(header: dict[str, Any], shown: dict[str, Any]) -> bool:
+    """Say whether there is news about how far it is."""
+    now, before = header["progress"], shown.get("progress")
+    return now is not None and (before is None or now - before >= _SMALLEST_MOVE)
