@@ -9,6 +9,7 @@ is not a record of this form is refused with :class:`RecordError`. Times keep ev
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from trt_widget._version import __version__
 from trt_widget.build import FINAL, BuildResult
 from trt_widget.errors import BuildError, SaveError, from_record, to_record
 from trt_widget.events import LogMessage
-from trt_widget.phases import MAX_PATHS, MAX_SPANS, PATH_SEPARATOR, STATUSES
+from trt_widget.history import BuildKey
+from trt_widget.phases import MAX_PATHS, MAX_SILENCES, MAX_SPANS, PATH_SEPARATOR, STATUSES
 from trt_widget.timings import log_frame, spans_frame, timings_frame
 
 if TYPE_CHECKING:
@@ -123,6 +125,16 @@ class Record:
         ``num_steps``, ``status``.
     log_messages
         TensorRT's messages that are kept, in order.
+    silence_columns
+        A row per time of more than a second without a callback and phase that was innermost then,
+        by start: ``path`` (row of the path), ``start_s``, ``end_s``; the longest. ``None`` in a
+        record of an older writer, which did not measure them.
+    key
+        What the build is comparable with: :class:`~trt_widget.history.BuildKey` as a plain dict,
+        or ``None`` where it is not known.
+    estimate
+        What was known of the time: ``progress``, ``eta_s``, ``exceeded``, ``expected_s``,
+        ``basis`` as in :class:`~trt_widget.build.Build`, or ``None`` where nothing was.
     """
 
     name: str
@@ -145,6 +157,9 @@ class Record:
     path_columns: dict[str, list[Any]] = field(repr=False)
     span_columns: dict[str, list[Any]] = field(repr=False)
     log_messages: list[LogMessage] = field(repr=False)
+    silence_columns: dict[str, list[Any]] | None = field(default=None, repr=False)
+    key: dict[str, Any] | None = None
+    estimate: dict[str, Any] | None = None
 
     # ------------------------------------------------------------------ as a build shows itself
 
@@ -248,6 +263,12 @@ class Record:
                 "message": [message.message for message in self.log_messages],
             },
         }
+        optional = {
+            "silences": self.silence_columns,
+            "key": self.key,
+            "estimate": self.estimate,
+        }
+        data.update((name, value) for name, value in optional.items() if value is not None)
         return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -356,6 +377,7 @@ def make_record(build: Build) -> Record:
         tree = build.tree
         timings, spans = tree.timing_columns(now), tree.span_columns(now)
         paths, rows = _tree_columns(tree, timings, spans)
+        silences = _silence_columns(tree, now)
         log = build.log
         result, status = build.result, build.status
         anomalies, entered_at = dict(tree.anomalies), dict(build.entered_at)
@@ -385,7 +407,28 @@ def make_record(build: Build) -> Record:
         path_columns=paths,
         span_columns=rows,
         log_messages=kept,
+        silence_columns=silences,
+        key=None if build.key is None else dataclasses.asdict(build.key),
+        estimate=_plain_estimate(build),
     )
+
+
+def _plain_estimate(build: Build) -> dict[str, Any] | None:
+    estimate = {
+        "progress": build.progress,
+        "eta_s": build.eta_s,
+        "exceeded": build.exceeded,
+        "expected_s": build.expected_s,
+        "basis": build.basis,
+    }
+    return None if estimate["expected_s"] is None else estimate
+
+
+def _silence_columns(tree: PhaseTree, now: float) -> dict[str, list[Any]]:
+    """Give the silences with the rows of a record's paths; the caller holds the lock."""
+    row_of = {node.index: row for row, node in enumerate(tree.walk())}
+    columns = tree.silence_columns(now)
+    return {**columns, "path": [row_of[index] for index in columns["path"]]}
 
 
 def _tree_columns(
@@ -522,6 +565,15 @@ def _seconds(value: object) -> float | None:
     return number if number is not None and 0.0 <= number <= _LONGEST_S else None
 
 
+def _share(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0.0 <= number <= 1.0 else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
 def _whole(value: object) -> int | None:
     return value if type(value) is int and -_INT64 <= value < _INT64 else None
 
@@ -582,7 +634,7 @@ def _columns(
         if len(values) > most:
             _refuse(f"its {what} are more than {most:,}")
         read = [check(value) for value in values]
-        if None in read and name != "end_s":
+        if None in read and (what, name) != ("spans", "end_s"):
             _refuse(f"its column {what}.{name} has {_show(values[read.index(None)])}")
         columns[name] = read
     if len({len(values) for values in columns.values()}) > 1:
@@ -611,6 +663,11 @@ _SPAN_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
     "steps": _whole,
     "num_steps": _whole,
     "status": _STATUS_OF_PHASE,
+}
+_SILENCE_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
+    "path": _count,
+    "start_s": _seconds,
+    "end_s": _seconds,
 }
 _LOG_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
     "time_s": _seconds,
@@ -671,7 +728,45 @@ def _read(data: object) -> Record:
         path_columns=paths,
         span_columns=spans,
         log_messages=messages,
+        silence_columns=_read_silences(data, len(paths["name"]), now),
+        key=_read_key(data),
+        estimate=_read_estimate(data),
     )
+
+
+def _read_silences(data: dict[str, Any], paths: int, now: float) -> dict[str, list[Any]] | None:
+    if data.get("silences") is None:
+        return None
+    columns = _columns(data, "silences", _SILENCE_CHECKS, MAX_SILENCES)
+    last = 0.0
+    rows = zip(columns["path"], columns["start_s"], columns["end_s"], strict=True)
+    for path, start, end in rows:
+        if path >= paths or not last <= start < end <= now:
+            _refuse("its silences contradict the rest of it")
+        last = start
+    return columns
+
+
+def _read_key(data: dict[str, Any]) -> dict[str, Any] | None:
+    if data.get("key") is None:
+        return None
+    given = _object(data, "key")
+    names = [entry.name for entry in dataclasses.fields(BuildKey)]
+    key = {name: _get(given, name, _text) for name in names if name != "size"}
+    return {**key, "size": _table(given, "size", _number)}
+
+
+def _read_estimate(data: dict[str, Any]) -> dict[str, Any] | None:
+    if data.get("estimate") is None:
+        return None
+    given = _object(data, "estimate")
+    return {
+        "progress": _get_or_none(given, "progress", _share),
+        "eta_s": _get_or_none(given, "eta_s", _seconds),
+        "exceeded": _get(given, "exceeded", _truth),
+        "expected_s": _get(given, "expected_s", _seconds),
+        "basis": _get_or_none(given, "basis", _text),
+    }
 
 
 def _table(data: Mapping[str, Any], key: str, check: Callable[[object], Any]) -> dict[str, Any]:

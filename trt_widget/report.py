@@ -12,6 +12,7 @@ was silent (open, and for more than a second without any callback of TensorRT) i
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
@@ -73,7 +74,9 @@ _REASONS: Final = {
 }
 
 
-def report_html(build: Build | Record, *, fragment: bool = False) -> str:
+def report_html(
+    build: Build | Record, *, fragment: bool = False, saved_as: str | None = None
+) -> str:
     """Give a build, ended or not, as static HTML of less than 100 kB.
 
     Parameters
@@ -82,13 +85,19 @@ def report_html(build: Build | Record, *, fragment: bool = False) -> str:
         A build or a record of one.
     fragment
         Leave out what makes it a page of its own, to put it into another one.
+    saved_as
+        Hexadecimal digits that mark the report as what a notebook keeps of one build: its section
+        gets the class ``trt-saved-`` and these digits.
     """
+    if saved_as is not None and not re.fullmatch("[0-9a-f]{1,64}", saved_as):
+        msg = f"saved_as must be hexadecimal digits, not {saved_as!a:.80}"
+        raise ValueError(msg)
     record = as_record(build)
     spread = lanes(record)
     silent = _silences(record)
     html = ""
     for size in _SIZES:
-        html = _page(record, spread, silent, size, fragment=fragment)
+        html = _page(record, spread, silent, size, fragment=fragment, saved_as=saved_as)
         if len(html.encode("utf-8")) < MAX_PAGE:
             break
     return html
@@ -532,6 +541,7 @@ def _page(
     size: tuple[int, int, int, int],
     *,
     fragment: bool,
+    saved_as: str | None,
 ) -> str:
     most_rows, most_boxes, most_messages, characters = size
     name = _html(record.name, 300)
@@ -540,9 +550,10 @@ def _page(
         for title, value in _facts(record)
     )
     status = record.status if record.status in _MARKS else "running"
+    mark = f" trt-saved-{saved_as}" if saved_as is not None else ""
     parts = [
         f"<style>{_STYLE}</style>",
-        f'<section class="trt-report trt-{status}"><h2><bdi>{name}</bdi></h2>',
+        f'<section class="trt-report trt-{status}{mark}"><h2><bdi>{name}</bdi></h2>',
         f'<dl class="trt-facts">{facts}</dl>',
     ]
     error = record.result.error if record.result is not None else None
