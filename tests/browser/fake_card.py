@@ -5,12 +5,37 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import anywidget
 import ipywidgets
+import traitlets
 
 from trt_widget.widget.models import BuildCard, CancelChannel, PhaseBar
 
 LAYOUT = ipywidgets.Layout(width="auto", height="12px", margin="0")
 asked: list[Any] = []
+
+
+class Picture(anywidget.AnyWidget):
+    """Stands for the timeline: says what it is given, and whether anyone looks."""
+
+    _esm = """
+    export default { render({ model, el }) {
+        const draw = () => { el.textContent = model.get("text"); };
+        model.on("change:text", draw);
+        draw();
+        model.send("opened");
+        return () => { model.off("change:text", draw); model.send("closed"); };
+    } };
+    """
+    text = traitlets.Unicode("the timeline").tag(sync=True)
+
+
+class Card(BuildCard):
+    """A card whose timeline may be any widget."""
+
+    timeline = traitlets.Instance(ipywidgets.DOMWidget, allow_none=True).tag(
+        sync=True, **ipywidgets.widget_serialization
+    )
 
 
 def bar(
@@ -47,10 +72,10 @@ def tree(silent: float = 0) -> list[PhaseBar]:
     return [bar(*row, silent=silent) for row in rows]
 
 
-def card(rows: Any = (), **header: Any) -> BuildCard:
+def card(rows: Any = (), **header: Any) -> Card:
     """Make a card of rows, or of tuples for :func:`bar`."""
     now = time.time()
-    made = BuildCard()
+    made = Card()
     made.cancel_channel = CancelChannel()
     made.cancel_channel.on_msg(lambda _channel, content, _buffers: asked.append(content))
     with made.hold_sync():
@@ -68,24 +93,44 @@ def card(rows: Any = (), **header: Any) -> BuildCard:
     return made
 
 
-def beat(made: BuildCard, **changes: Any) -> BuildCard:
+def beat(made: Card, **changes: Any) -> Card:
     """Send the header again, with changes."""
     made.header = {**made.header, **changes, "now": time.time()}
     return made
 
 
-def touch(made: BuildCard, **changes: Any) -> None:
+def touch(made: Card, **changes: Any) -> None:
     """Let TensorRT call for the last row."""
     made.rows[-1].info = {**made.rows[-1].info, "touched": time.time(), **changes}
 
 
-def extend(made: BuildCard) -> None:
+def extend(made: Card) -> None:
     """Add a row."""
     made.rows = [*made.rows, bar(1, "Serializing", "running", 0, 2)]
 
 
-def finish(made: BuildCard, status: str, **changes: Any) -> BuildCard:
+def finish(made: Card, status: str, **changes: Any) -> Card:
     """End the build; its open rows end with it."""
     return beat(
         made, status=status, ended=made.header["started"] + 7.4, can_cancel=False, **changes
     )
+
+
+def saved(build_id: str, text: str = "what was saved") -> None:
+    """Show what stays in a notebook of a build, as the build's own second display does."""
+    from IPython.display import HTML, display
+
+    section = f'<section class="trt-report trt-saved-{build_id}">{text}</section>'
+    display(HTML(f"<style></style>{section}"))  # type: ignore[no-untyped-call]  # no types there
+
+
+SLOWEST = [
+    {"label": label, "path": f"Building engine > {label}", "self_s": self_s, "share": self_s / 7.4}
+    for label, self_s in (
+        ("Determining refit engines", 5.11),
+        ("Optimizing graph", 1.32),
+        ("Cloning", 0.41),
+        ("Building engine", 0.31),
+        ("Building engine from subgraph", 0.02),
+    )
+]

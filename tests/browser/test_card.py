@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,258 @@ def test_silence(open_notebook: OpenNotebook) -> None:
     notebook.kernel("touch(c, total=0, step=0)")
     expect(refit.locator(".trt-steps")).to_have_text("")
     expect(refit.locator(".trt-bar")).not_to_have_attribute("aria-valuenow", re.compile("."))
+    notebook.assert_clean()
+
+
+ESTIMATE = (
+    "progress=0.42, eta_s=112., basis='from 3 earlier builds of this network', usual_s=190., "
+    "build_id='ab12'"
+)
+
+
+def test_progress_and_time_left(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook([FAKE, f"c = card(tree(), {ESTIMATE}); c", "d = card(tree()); d"])
+    for index in range(3):
+        notebook.run(index)
+    view, unknown = card(notebook, 1), card(notebook, 2)
+    whole = view.get_by_role("progressbar", name="Whole build")
+    expect(whole).to_have_attribute("aria-valuenow", "42")
+    expect(whole).to_have_attribute("aria-valuetext", "42 %, about 2 min left")
+    expect(whole).to_have_accessible_description("from 3 earlier builds of this network")
+    words = view.locator(".trt-outlook")
+    expect(words).to_have_text("42 %about 2 min leftfrom 3 earlier builds of this network")
+
+    # Between two messages it goes on here, and what another message says is no way back.
+    notebook.kernel("beat(c, progress=0.5, eta_s=20)")
+    expect(words).to_contain_text("50 %about 20 s left")
+    expect(words).to_contain_text(re.compile(r"5[2-9] %about 15 s left"), timeout=5_000)
+    before = int(whole.get_attribute("aria-valuenow") or "")
+    notebook.kernel("beat(c, progress=0.4, eta_s=60)")
+    expect(words).to_contain_text("about 1 min left")
+    assert int(whole.get_attribute("aria-valuenow") or "") >= before
+    # Before the end nothing is complete.
+    notebook.kernel("beat(c, progress=1.0, eta_s=0.01)")
+    expect(words).to_contain_text("99 %a few seconds left")
+    time.sleep(1)
+    expect(words).to_contain_text("99 %a few seconds left")
+
+    notebook.kernel("beat(c, progress=0.93, eta_s=None, exceeded=True, usual_s=41.2)")
+    expect(whole).to_have_attribute("aria-valuetext", "99 %, takes longer than expected (41 s)")
+    expect(words).not_to_contain_text("left")
+    notebook.kernel("beat(c, status='cancelling', can_cancel=False)")
+    expect(whole).to_have_attribute("aria-valuetext", "99 %")
+    for status in ("cancelled", "failed", "succeeded"):
+        notebook.kernel(f"finish(c, '{status}')")
+        expect(view).to_have_attribute("data-status", status)
+        expect(whole).to_be_hidden()
+        expect(words).to_be_hidden()
+
+    # Without anything to go by: what runs and since when, no figure that is invented.
+    whole = unknown.get_by_role("progressbar", name="Whole build")
+    expect(whole).to_have_attribute("data-indeterminate", "")
+    expect(whole).not_to_have_attribute("aria-valuenow", re.compile("."))
+    expect(whole).to_have_attribute("aria-valuetext", "time left not known")
+    expect(unknown.locator(".trt-elapsed")).to_have_text(re.compile(r"^\d+(\.\d)? s$"))
+    expect(unknown.locator(".trt-note")).to_contain_text("Determining refit engines")
+    expect(unknown).not_to_contain_text("%")
+    # The first callback that tells more.
+    notebook.kernel("beat(d, progress=0.004, eta_s=3000)")
+    expect(whole).to_have_attribute("aria-valuetext", "0 %, about 50 min left")
+    assert whole.get_attribute("data-indeterminate") is None
+    notebook.assert_clean()
+
+
+def test_progress_is_told_rarely(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook([FAKE, "c = card(tree(), progress=0.2, eta_s=100); c"])
+    notebook.run(0)
+    notebook.run(1)
+    view = card(notebook, 1)
+    expect(view.locator(".trt-percent")).to_have_text("20 %")
+    view.locator(".trt-live").evaluate(
+        """live => {
+            window.said = [];
+            new MutationObserver(() => window.said.push([performance.now(), live.textContent]))
+                .observe(live, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    begin = notebook.page.evaluate("performance.now()")
+    for percent in range(21, 53):
+        notebook.kernel(f"beat(c, progress={percent / 100}, eta_s={100 - percent})")
+        time.sleep(0.8)
+    said = notebook.page.evaluate("window.said")
+    print([(round((at - begin) / 1000, 1), text) for at, text in said])
+    # Two quarters were passed, and many messages came; within 20 s nothing is said twice.
+    assert 1 <= len(said) <= 2
+    assert re.fullmatch(r"resnet50\.onnx: \d\d %, about (1 min|\d\d s) left", said[0][1])
+    assert all(later[0] - earlier[0] >= 19_900 for earlier, later in pairwise(said))
+    notebook.kernel("finish(c, 'succeeded')")
+    expect(view.locator(".trt-live")).to_contain_text("Succeeded")
+    notebook.assert_clean()
+
+
+def test_the_tree_folds_after_success(open_notebook: OpenNotebook) -> None:
+    cells = [f"{name} = card(tree()); {name}" for name in "cde"]
+    notebook = open_notebook([FAKE, *cells])
+    for index in range(4):
+        notebook.run(index)
+    view, kept, failed = (card(notebook, index) for index in (1, 2, 3))
+    expect(view.locator(".trt-row:visible")).to_have_count(5)
+    summary = view.locator(".trt-tree > summary")
+    expect(summary).to_have_text("5 phases")
+    toggle = view.get_by_role("button", name="Phases in Building engine", exact=True)
+    toggle.focus()
+    notebook.kernel("finish(c, 'succeeded')")
+    expect(view.locator(".trt-row:visible")).to_have_count(0)
+    # What had the focus is folded away.
+    expect(summary).to_be_focused()
+    notebook.page.keyboard.press("Enter")
+    expect(view.locator(".trt-row:visible")).to_have_count(5)
+    # The last state comes twice: what the person chose stays.
+    notebook.kernel("beat(c)")
+    time.sleep(0.6)
+    expect(view.locator(".trt-row:visible")).to_have_count(5)
+    notebook.page.keyboard.press("Space")
+    expect(view.locator(".trt-row:visible")).to_have_count(0)
+
+    for _ in range(2):
+        kept.locator(".trt-tree > summary").click()
+    notebook.kernel("finish(d, 'succeeded')")
+    expect(kept).to_have_attribute("data-status", "succeeded")
+    expect(kept.locator(".trt-row:visible")).to_have_count(5)
+
+    for status in ("cancelled", "failed", "ended"):
+        notebook.kernel(f"finish(e, '{status}')")
+        expect(failed).to_have_attribute("data-status", status)
+        expect(failed.locator(".trt-row:visible")).to_have_count(5)
+    notebook.assert_clean()
+
+
+def test_the_slowest_phases(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook([FAKE, "c = card(tree(), slowest=SLOWEST); c"])
+    notebook.run(0)
+    notebook.run(1)
+    view = card(notebook, 1)
+    expect(view.locator(".trt-row")).to_have_count(5)
+    slowest = view.get_by_role("list", name="Slowest phases")
+    expect(slowest).to_have_count(0)
+    notebook.kernel("finish(c, 'succeeded', warnings=2, engine_bytes=1_000_000)")
+    expect(view.locator(".trt-note")).to_have_text("Engine of 1.0 MB built in 7.40 s · 2 warnings")
+    expect(slowest.get_by_role("listitem")).to_have_text(
+        [
+            "Determining refit engines5.11 s69 %",
+            "Optimizing graph1.32 s18 %",
+            "Cloning0.41 s6 %",
+            "Building engine0.31 s4 %",
+            "Building engine from subgraph20 ms<1 %",
+        ]
+    )
+    widths = slowest.locator(".trt-slow-bar").evaluate_all(
+        "bars => bars.map(bar => bar.firstElementChild.offsetWidth / bar.offsetWidth)"
+    )
+    assert widths == sorted(widths, reverse=True)
+    assert abs(widths[0] - 0.69) < 0.02
+    # A failure has something else to say first.
+    notebook.kernel("finish(c, 'failed', detail='why')")
+    expect(slowest).to_have_count(0)
+    # Whatever is in there.
+    notebook.kernel(
+        "finish(c, 'succeeded', slowest=[{}, dict(label='x', share=7, self_s=None), "
+        "dict(label='y', share=float('nan'))])"
+    )
+    expect(slowest.get_by_role("listitem")).to_have_text(["0 %", "x100 %", "y0 %"])
+    notebook.assert_clean()
+
+
+def test_the_timeline_is_there_while_somebody_looks(open_notebook: OpenNotebook) -> None:
+    code = """
+c = card(tree())
+p = Picture()
+seen = []
+p.on_msg(lambda _widget, content, _buffers: seen.append(content))
+c
+"""
+    notebook = open_notebook([FAKE, code])
+    notebook.run(0)
+    notebook.run(1)
+    view = card(notebook, 1)
+    expect(view.locator(".progress-bar")).to_have_count(5)
+    fold = view.locator(".trt-timeline")
+    expect(fold).to_be_hidden()
+    notebook.kernel("c.timeline = p")
+    summary = fold.locator("summary")
+    expect(summary).to_have_text("Timeline")
+    before = listeners(notebook)
+    assert notebook.kernel("print(seen)") == "[]\n"
+    for _ in range(3):
+        summary.focus()
+        notebook.page.keyboard.press("Enter")
+        expect(fold.locator(".trt-timeline-host")).to_have_text("the timeline")
+        notebook.kernel("p.text = 'another'")
+        expect(fold.locator(".trt-timeline-host")).to_have_text("another")
+        notebook.kernel("p.text = 'the timeline'")
+        notebook.page.keyboard.press("Enter")
+        expect(fold.locator(".trt-timeline-host")).to_be_empty()
+    # Twice at once, faster than it can come.
+    summary.evaluate("summary => { summary.click(); summary.click(); summary.click(); }")
+    expect(fold.locator(".trt-timeline-host > *")).to_have_count(1)
+    summary.click()
+    expect(fold.locator(".trt-timeline-host")).to_be_empty()
+    assert listeners(notebook) == before
+    opened = notebook.kernel("print(seen.count('opened'), seen.count('closed'))").split()
+    assert int(opened[0]) >= 4
+    assert opened[0] == opened[1]
+
+    # It goes with the card, and one that is not there does no harm.
+    summary.click()
+    expect(fold.locator(".trt-timeline-host")).to_have_text("the timeline")
+    notebook.kernel("p.close()")
+    expect(fold.locator(".trt-timeline-host")).to_be_empty()
+    summary.click()
+    summary.click()
+    expect(fold.locator(".trt-timeline-host")).to_have_text(
+        "The kernel no longer has the timeline."
+    )
+    notebook.kernel("c.timeline = q = Picture(text='new')")
+    expect(fold.locator(".trt-timeline-host")).to_have_text("new")
+    notebook.kernel("c.timeline = None")
+    expect(fold).to_be_hidden()
+
+
+def test_what_is_saved_is_not_seen_twice(open_notebook: OpenNotebook) -> None:
+    code = """
+display(c := card(tree(), build_id="ab12"))
+saved("ab12")
+saved("ab1")
+saved("cd34", "")
+display(d := card(tree(), build_id="cd34"))
+"""
+    notebook = open_notebook([FAKE, code])
+    notebook.run(0)
+    notebook.run(1)
+    output = notebook.output(1)
+    ours, other, empty = (
+        output.locator(f".trt-saved-{build}") for build in ("ab12", "ab1", "cd34")
+    )
+    expect(output.locator(".trt-build").first).to_have_attribute("data-build-id", "ab12")
+    # While it runs only what is empty takes no room.
+    expect(ours).to_be_visible()
+    places = output.locator(".jp-OutputArea-child:visible")
+    expect(places).to_have_count(4)
+    assert empty.evaluate("each => getComputedStyle(each).display") == "none"
+    notebook.kernel("finish(c, 'succeeded')")
+    expect(ours).to_be_hidden()
+    expect(places).to_have_count(3)
+    expect(other).to_be_visible()
+    # Nothing is built from what is no such name.
+    for bad in ("ab12,*", "}*{display:none", "AB12", "", None):
+        notebook.kernel(f"beat(c, build_id={bad!r})")
+        expect(ours).to_be_visible()
+    notebook.kernel("beat(c, build_id='ab12')")
+    expect(ours).to_be_hidden()
+    # Where the card is gone, it is there.
+    notebook.kernel("c.close()")
+    expect(output.locator(".trt-build")).to_have_count(1)
+    expect(ours).to_be_visible()
     notebook.assert_clean()
 
 

@@ -38,6 +38,23 @@
  * @property {number} [errors]
  * @property {number} [more_paths] paths that no row stands for
  * @property {boolean} [replaced] the cell was run again and shows another build
+ * @property {number | null} [progress] 0 to 1; null where nothing honest can be said
+ * @property {number | null} [eta_s] seconds left at `now`
+ * @property {boolean} [exceeded] it takes longer than it should by what is known
+ * @property {string | null} [basis] where the estimate comes from, for people
+ * @property {number | null} [usual_s] what the build was expected to take in all
+ * @property {Slow[]} [slowest] after the end, the slowest first
+ * @property {string} [build_id] hexadecimal; what a saved notebook keeps of this build has it in a class
+ */
+
+/**
+ * One of the slowest phases; all of it may hold foreign text.
+ *
+ * @typedef {object} Slow
+ * @property {string} [label]
+ * @property {string} [path]
+ * @property {number} [self_s] seconds in it and in no phase below it
+ * @property {number} [share] of the whole build, 0 to 1
  */
 
 /**
@@ -71,7 +88,15 @@
  */
 
 /** @typedef {{time?: number, severity?: string, message?: string}} Message */
-/** @typedef {{header: Header, rows: string[], cancel_channel: string | null, messages: Message[], printed: string}} CardState */
+/**
+ * @typedef {object} CardState
+ * @property {Header} header
+ * @property {string[]} rows references to the models of the bars
+ * @property {string | null} cancel_channel reference to the model that requests go to
+ * @property {string | null} [timeline] reference to the model of the timeline
+ * @property {Message[]} messages
+ * @property {string} printed
+ */
 
 /**
  * What is used of an ipywidgets model and view beyond anywidget's own types.
@@ -131,6 +156,10 @@ const LATE_S = 1;
 const ASK_AGAIN_S = 30;
 /** The innermost phase can change at every callback; its name above the rows changes no faster than this. */
 const ACTIVITY_MS = 500;
+/** Progress is told aloud no more often than this. */
+const RARELY_MS = 20_000;
+/** Before the end nothing is complete. */
+const MOST = 0.999;
 const CLOCK_SAMPLES = 40;
 const LOAD_ATTEMPTS = 3;
 
@@ -181,6 +210,32 @@ function duration(seconds) {
   if (s < 0.1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
   if (s < 9.995) return `${s.toFixed(2)} s`;
   return s < 59.95 ? `${s.toFixed(1)} s` : colons(s);
+}
+
+/**
+ * A time left, as exact as such a thing is known.
+ *
+ * @param {number} seconds
+ * @returns {readonly [seconds: number, words: string]} the time that the words stand for
+ */
+function roughly(seconds) {
+  if (seconds < 7.5) return [5, "a few seconds"];
+  const to = (/** @type {number} */ unit) => Math.max(1, Math.round(seconds / unit)) * unit;
+  if (seconds < 57.5) return [to(5), `about ${to(5)} s`];
+  if (seconds < 15 * 60) return [to(60), `about ${to(60) / 60} min`];
+  if (seconds < 87.5 * 60) return [to(300), `about ${to(300) / 60} min`];
+  return [to(1800), `about ${to(1800) / 3600} h`];
+}
+
+/** How long a build should take. @param {number} seconds */
+function expected(seconds) {
+  if (seconds < 1) return "less than 1 s";
+  return seconds < 100 ? `${Math.round(seconds)} s` : colons(seconds);
+}
+
+/** @param {number} fraction */
+function percent(fraction) {
+  return `${Math.floor(fraction * 100)} %`;
 }
 
 /** @param {number} bytes */
@@ -256,6 +311,14 @@ function setShown(element, shown) {
 /** @param {string} reference as in "IPY_MODEL_0123…" */
 function modelId(reference) {
   return reference.replace(/^(IPY_MODEL_|anywidget:)/, "");
+}
+
+/** @param {WidgetView} view */
+function removeView(view) {
+  view.remove();
+  // A DOMWidgetView leaves these two behind, with some fifty listeners on models that all rows share.
+  void view.layoutPromise?.then((layout) => layout?.remove());
+  void view.stylePromise?.then((style) => style?.remove());
 }
 
 let serial = 0;
@@ -341,6 +404,48 @@ export class Clock {
   }
 }
 
+/**
+ * How far a build is and how long it will still take, between the kernel's messages, too: its last word counts, and
+ * from there on time passes here.
+ */
+export class Outlook {
+  #shown = 0;
+  /** What was said last. @type {ReturnType<typeof roughly>} */
+  #told = [Infinity, ""];
+
+  /**
+   * Say what to show; the progress is never less than before, nor complete.
+   *
+   * @param {Header} header
+   * @param {number} now the kernel's time
+   * @returns {{progress: number | null, left: string | null}}
+   */
+  read(header, now) {
+    const said = number(header.progress);
+    if (said === null) return { progress: null, left: null };
+    const eta = header.exceeded ? null : number(header.eta_s);
+    let progress = said;
+    let left = null;
+    if (eta !== null && eta > 0) {
+      // As fast as the clock at first, but without another message it doesn't reach the end.
+      const age = Math.max(0, now - (number(header.now) ?? now));
+      const rest = eta / (eta + age);
+      progress = 1 - (1 - said) * rest;
+      left = this.#tell(eta * rest);
+    }
+    this.#shown = Math.min(Math.max(progress, this.#shown), MOST);
+    return { progress: this.#shown, left };
+  }
+
+  /** @param {number} seconds */
+  #tell(seconds) {
+    const next = roughly(seconds);
+    // Between two roundings it would go to and fro.
+    if (next[0] <= this.#told[0] || seconds > 0.25 * this.#told[0] + 0.75 * next[0]) this.#told = next;
+    return this.#told[1];
+  }
+}
+
 /** What the front end itself knows of the kernel. */
 class KernelWatch {
   #source;
@@ -413,6 +518,7 @@ class KernelWatch {
 /** One card's connection to the kernel; its views come and go. */
 class Session {
   clock = new Clock();
+  outlook = new Outlook();
   /** @type {Request | null} */
   request = null;
   /** The views' way to be drawn again. @type {Set<() => void>} */
@@ -614,11 +720,7 @@ class Row {
   dispose() {
     this.gone = true;
     this.model.off("change:info", this.#onChange);
-    const view = this.#view;
-    view?.remove();
-    // A DOMWidgetView leaves these two behind, with some fifty listeners on models that all rows share.
-    void view?.layoutPromise?.then((layout) => layout?.remove());
-    void view?.stylePromise?.then((style) => style?.remove());
+    if (this.#view) removeView(this.#view);
     this.el.remove();
   }
 
@@ -780,6 +882,173 @@ class Log {
   }
 }
 
+// --------------------------------------------------------------------------------------------------------- progress
+
+/** How far the whole build is, and how long it will still take. */
+class Overall {
+  el = make("div", "trt-overall");
+  #bar = make("div", "trt-whole");
+  #fill = make("div", "trt-whole-fill");
+  #percent = make("span", "trt-percent");
+  #left = make("span", "trt-left");
+  #basis = foreign("trt-basis");
+
+  constructor() {
+    this.el.hidden = true;
+    const bar = this.#bar;
+    bar.setAttribute("role", "progressbar");
+    bar.setAttribute("aria-label", "Whole build");
+    bar.setAttribute("aria-valuemin", "0");
+    bar.setAttribute("aria-valuemax", "100");
+    bar.append(this.#fill);
+    this.#basis.id = `trt-basis-${++serial}`;
+    const words = make("div", "trt-outlook");
+    words.append(this.#percent, this.#left, this.#basis);
+    this.el.append(bar, words);
+  }
+
+  /**
+   * @param {object} state
+   * @param {number | null} state.progress
+   * @param {string} state.left
+   * @param {boolean} state.known whether `left` is a time
+   * @param {string} state.basis
+   * @param {boolean} state.moving
+   */
+  draw({ progress, left, known, basis, moving }) {
+    const bar = this.#bar;
+    const done = progress === null ? "" : percent(progress);
+    setAttribute(bar, "data-indeterminate", progress === null && moving ? "" : null);
+    setAttribute(bar, "aria-valuenow", progress === null ? null : String(Math.floor(progress * 100)));
+    setAttribute(bar, "aria-valuetext", [done, left].filter(Boolean).join(", ") || null);
+    setAttribute(bar, "aria-describedby", basis ? this.#basis.id : null);
+    const width = `${((progress ?? 0) * 100).toFixed(1)}%`;
+    if (this.#fill.style.width !== width) this.#fill.style.width = width;
+    setText(this.#percent, done);
+    setText(this.#left, left);
+    setAttribute(this.#left, "data-known", known ? "" : null);
+    setText(this.#basis, basis);
+    setAttribute(this.#basis, "title", basis || null);
+  }
+}
+
+/** The phases that took longest, each with its share of the build. */
+class Slowest {
+  el = make("div", "trt-slowest");
+  #list = make("ol", "trt-slow-list");
+  #drawn = "";
+
+  constructor() {
+    this.el.hidden = true;
+    const heading = make("div", "trt-part");
+    heading.id = `trt-slowest-${++serial}`;
+    setText(heading, "Slowest phases");
+    heading.title = "The time in a phase itself, without the phases below it";
+    this.#list.setAttribute("role", "list");
+    this.#list.setAttribute("aria-labelledby", heading.id);
+    this.el.append(heading, this.#list);
+  }
+
+  /** @param {Slow[]} slowest */
+  draw(slowest) {
+    const drawn = JSON.stringify(slowest);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
+    this.#list.replaceChildren(...slowest.map((slow) => this.#item(slow)));
+    setShown(this.el, slowest.length > 0);
+  }
+
+  /** @param {Slow} slow */
+  #item({ label = "", path = label, self_s, share }) {
+    const item = make("li", "trt-slow");
+    const name = foreign("trt-slow-label");
+    name.textContent = label;
+    name.title = path;
+    const bar = decoration("trt-slow-bar");
+    const fill = make("span");
+    const part = Math.min(Math.max(number(share) ?? 0, 0), 1);
+    fill.style.width = `${(part * 100).toFixed(1)}%`;
+    bar.append(fill);
+    const time = make("span", "trt-slow-time");
+    const seconds = number(self_s);
+    time.textContent = seconds === null ? "" : duration(seconds);
+    const portion = make("span", "trt-slow-share");
+    // Rounded to the nearest: several of them together are no more than the whole by much.
+    portion.textContent = part > 0 && part < 0.005 ? "<1 %" : `${Math.round(part * 100)} %`;
+    item.append(name, bar, time, portion);
+    return item;
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- timeline
+
+/** The timeline, a widget of its own: there only while somebody looks. */
+class Timeline {
+  el = make("details", "trt-timeline");
+  #host = make("div", "trt-timeline-host");
+  #widgets;
+  /** @type {string | null} */
+  #reference = null;
+  /** @type {WidgetView | null} */
+  #view = null;
+  /** Counts the openings: a view that comes too late is not shown. */
+  #opening = 0;
+
+  /** @param {Manager} widgets */
+  constructor(widgets) {
+    this.#widgets = widgets;
+    this.el.hidden = true;
+    const summary = make("summary");
+    setText(summary, "Timeline");
+    this.el.append(summary, this.#host);
+    this.el.addEventListener("toggle", () => void this.#show());
+  }
+
+  /** @param {string | null} reference */
+  draw(reference) {
+    setShown(this.el, reference !== null);
+    if (reference === this.#reference) return;
+    this.#reference = reference;
+    this.#clear();
+    void this.#show();
+  }
+
+  dispose() {
+    this.#clear();
+    this.el.remove();
+  }
+
+  async #show() {
+    const reference = this.#reference;
+    if (!this.el.open || reference === null) {
+      this.#clear();
+      return;
+    }
+    if (this.#view) return;
+    const opening = ++this.#opening;
+    try {
+      const view = await this.#widgets.create_view(await this.#widgets.get_model(modelId(reference)));
+      if (opening !== this.#opening) {
+        removeView(view);
+        return;
+      }
+      this.#view = view;
+      this.#host.replaceChildren(view.el);
+      // As for a row's bar.
+      view.trigger("displayed");
+    } catch {
+      if (opening === this.#opening) this.#host.textContent = "The kernel no longer has the timeline.";
+    }
+  }
+
+  #clear() {
+    this.#opening++;
+    if (this.#view) removeView(this.#view);
+    this.#view = null;
+    this.#host.replaceChildren();
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------- card
 
 /** A sentence with names in it: strings are ours, objects hold foreign text. @typedef {(string | {name: string})[]} Sentence */
@@ -793,16 +1062,23 @@ class Card {
   #elapsed = make("span", "trt-elapsed");
   #cancel = make("button", "trt-cancel");
   #meta = make("div", "trt-meta");
+  #overall = new Overall();
   #note = make("div", "trt-note");
   #noteText = make("span", "trt-note-text");
   #cancelBlocker = make("button", "trt-cancel-blocker");
   #notes = make("div", "trt-notes");
   #explanation = make("div", "trt-explanation");
+  #slowest = new Slowest();
+  #tree = make("details", "trt-tree");
+  #treeSummary = make("summary");
   #list = make("ul", "trt-rows");
   #more = make("div", "trt-more");
   #replaced = make("div", "trt-replaced");
+  #timeline;
   #log = new Log();
   #live = make("div", "trt-live");
+  /** Hides what a saved notebook shows of the build in place of this card. */
+  #style = make("style");
 
   #model;
   #session;
@@ -820,6 +1096,12 @@ class Card {
   #noteDrawn = "";
   #explained = "";
   #said = "";
+  /** When something was said aloud. */
+  #saidAt = 0;
+  /** Quarters of the build that are done, and whether it is late: what was said, or need not be said. */
+  #milestone = "";
+  /** Whether the person has folded or unfolded the phases. */
+  #treeChosen = false;
   #activity = { label: "", at: 0 };
   #frame = 0;
   #timer = 0;
@@ -846,10 +1128,12 @@ class Card {
     this.#model = model;
     this.#session = session;
     this.#widgets = manager(model);
+    this.#timeline = new Timeline(this.#widgets);
     this.#build();
     host.append(this.#root);
     session.listeners.add(this.#onSession);
     model.on("change:rows", this.#onRows);
+    model.on("change:timeline", this.#schedule);
     model.on("change:messages", this.#schedule);
     model.on("change:printed", this.#schedule);
     document.addEventListener("visibilitychange", this.#onVisibility);
@@ -873,10 +1157,12 @@ class Card {
     document.removeEventListener("visibilitychange", this.#onVisibility);
     this.#session.listeners.delete(this.#onSession);
     this.#model.off("change:rows", this.#onRows);
+    this.#model.off("change:timeline", this.#schedule);
     this.#model.off("change:messages", this.#schedule);
     this.#model.off("change:printed", this.#schedule);
     for (const row of this.#rows.values()) row.dispose();
     this.#rows.clear();
+    this.#timeline.dispose();
     this.#root.remove();
   }
 
@@ -903,9 +1189,15 @@ class Card {
     setText(this.#replaced, "The cell was run again: this view goes when its build has ended.");
     this.#live.setAttribute("role", "status");
     this.#live.setAttribute("aria-live", "polite");
-    for (const part of [this.#notes, this.#explanation, this.#list, this.#more, this.#replaced, this.#cancelBlocker]) part.hidden = true;
-    const { el: log } = this.#log;
-    root.append(head, this.#meta, this.#note, this.#notes, this.#explanation, this.#list, this.#more, log, this.#replaced, this.#live);
+    const hidden = [this.#notes, this.#explanation, this.#tree, this.#more, this.#replaced, this.#cancelBlocker];
+    for (const part of hidden) part.hidden = true;
+    this.#tree.open = true;
+    this.#treeSummary.addEventListener("click", () => {
+      this.#treeChosen = true;
+    });
+    this.#tree.append(this.#treeSummary, this.#list, this.#more);
+    root.append(head, this.#meta, this.#overall.el, this.#note, this.#notes, this.#explanation, this.#slowest.el);
+    root.append(this.#tree, this.#timeline.el, this.#log.el, this.#replaced, this.#live, this.#style);
   }
 
   // ------------------------------------------------------------------------------------------- what a person does
@@ -1020,18 +1312,21 @@ class Card {
     setText(this.#meta, [header.backend, header.device, header.where].filter(Boolean).join(" · "));
 
     this.#drawCancel();
+    this.#hideSaved();
     // What was open when the kernel went has ended with it, and nothing more is known of it.
     const running = this.#drawRows(now, contact === "gone" ? "ended" : status);
+    const outlook = this.#drawOverall(now, shown);
     const note = this.#sentence(now, running);
     this.#drawNote(note.kind, note.sentence);
     this.#drawNotes();
     this.#drawExplanation();
-    const more = number(header.more_paths) ?? 0;
-    setShown(this.#more, more > 0);
-    setText(this.#more, more > 0 ? `+${plural(more, "more phase")}` : "");
+    // A failure has an explanation instead.
+    this.#slowest.draw(final && status !== "failed" ? (header.slowest ?? []) : []);
+    this.#drawTree();
+    this.#timeline.draw(this.#model.get("timeline") ?? null);
     setShown(this.#replaced, header.replaced === true);
     this.#log.draw(this.#model.get("messages") ?? [], this.#model.get("printed") ?? "", header);
-    this.#announce(shown, contact, note.sentence);
+    if (!this.#announce(shown, contact, note.sentence)) this.#announceProgress(outlook);
 
     const ticking = (!final || this.#session.request !== null) && this.#visible && !document.hidden;
     if (ticking && this.#timer === 0) this.#timer = setInterval(this.#onTick, TICK_MS);
@@ -1067,7 +1362,6 @@ class Card {
   /** Draw the rows; return the innermost one that runs. @param {number} now @param {Status} status @returns {Row | null} */
   #drawRows(now, status) {
     const rows = this.#order.flatMap((id) => this.#rows.get(id) ?? []);
-    setShown(this.#list, rows.length > 0);
     const statuses = rows.map((row) => row.status(status));
     const lastCallback = number(this.#session.header.last_callback) ?? -Infinity;
 
@@ -1109,6 +1403,57 @@ class Card {
       row.draw({ status: own, silent, parent, collapsed, hidden, folded, now });
     });
     return innermost;
+  }
+
+  /** Draw how far it is. @param {number} now @param {Status} shown @returns {{progress: number | null, left: string}} */
+  #drawOverall(now, shown) {
+    const { header, status, contact, outlook } = this.#session;
+    const { progress, left } = outlook.read(header, now);
+    const active = status === "running" || status === "cancelling";
+    const lost = contact !== "live";
+    setShown(this.#overall.el, active && !(lost && progress === null));
+    const moving = active && !lost;
+    const usual = number(header.usual_s);
+    let told = "";
+    if (lost) told = progress === null ? "" : "when last heard of";
+    else if (shown !== "running") told = "";
+    else if (header.exceeded) told = `takes longer than expected${usual === null ? "" : ` (${expected(usual)})`}`;
+    else if (progress === null) told = "time left not known";
+    else if (left !== null) told = `${left} left`;
+    const basis = progress !== null && moving && shown === "running" ? (header.basis ?? "") : "";
+    this.#overall.draw({ progress, left: told, known: told === `${left} left`, basis, moving });
+    return { progress: moving && shown === "running" ? progress : null, left: told };
+  }
+
+  /** Draw what is around the rows. */
+  #drawTree() {
+    const { header, status } = this.#session;
+    const rows = this.#order.flatMap((id) => this.#rows.get(id) ?? []);
+    const more = number(header.more_paths) ?? 0;
+    const paths = rows.reduce((sum, row) => sum + 1 + (number(row.info.folded) ?? 0), more);
+    setShown(this.#tree, rows.length > 0);
+    setText(this.#treeSummary, plural(paths, "phase"));
+    setShown(this.#more, more > 0);
+    setText(this.#more, more > 0 ? `+${plural(more, "more phase")}` : "");
+    const open = status !== "succeeded";
+    if (this.#treeChosen || this.#tree.open === open) return;
+    // What is folded away loses the focus.
+    if (!open && this.#list.contains(document.activeElement)) this.#treeSummary.focus({ preventScroll: true });
+    this.#tree.open = open;
+  }
+
+  /**
+   * Hide what a saved notebook shows of the build instead of this card: where the card shows the end, too, it would be
+   * seen twice; before that it is empty.
+   */
+  #hideSaved() {
+    const { header, final } = this.#session;
+    const id = header.build_id ?? "";
+    const usable = /^[0-9a-f]{1,64}$/.test(id);
+    setAttribute(this.#root, "data-build-id", usable ? id : null);
+    const saved = `.trt-saved-${id}${final ? "" : ":empty"}`;
+    const whole = `.jp-OutputArea-child:has(> .jp-OutputArea-output > ${saved})`;
+    setText(this.#style, usable ? `${saved}, ${whole} { display: none !important; }` : "");
   }
 
   /** Say in a line what matters now. @param {number} now @param {Row | null} running @returns {{kind: string, sentence: Sentence}} */
@@ -1191,6 +1536,8 @@ class Card {
     // Behind what is measured, too; else behind the cause.
     const first = sentence.length > 0;
     if (peak !== null && first) sentence.push(` · peak memory${whose} ${memory(peak)}`);
+    const warnings = number(header.warnings) ?? 0;
+    if (first && status === "succeeded" && warnings > 0) sentence.push(` · ${plural(warnings, "warning")}`);
     if (header.detail) sentence.push(...(first ? [" · "] : []), { name: header.detail });
     else if (!first && status === "ended") sentence.push("The outcome is not known.");
     if (peak !== null && !first) sentence.push(`${sentence.length > 0 ? " " : ""}Peak memory${whose}: ${memory(peak)}.`);
@@ -1264,18 +1611,42 @@ class Card {
     setShown(this.#explanation, blocks.length > 0);
   }
 
-  /** Tell those who listen, once per change of what matters. @param {Status} shown @param {Contact} contact @param {Sentence} sentence */
+  /**
+   * Tell those who listen, once per change of what matters; return whether something was told.
+   *
+   * @param {Status} shown
+   * @param {Contact} contact
+   * @param {Sentence} sentence
+   */
   #announce(shown, contact, sentence) {
     const { final, busy, header } = this.#session;
     const key = `${shown} ${contact} ${busy} ${header.blocked_by ?? ""}`;
-    if (key === this.#said) return;
+    if (key === this.#said) return false;
     const first = this.#said === "";
     this.#said = key;
     // A build that has ended long ago is no news.
-    if (first && final) return;
+    if (first && final) return false;
     const word = contact === "live" ? STATUS[shown][1] : NO_CONTACT[contact];
     const more = final || contact !== "live" || busy || header.blocked_by ? `. ${plain(sentence)}` : "";
-    setText(this.#live, `${header.name ?? "Build"}: ${word}${more}`);
+    this.#say(`${word}${more}`);
+    return true;
+  }
+
+  /** Tell them of each quarter, and that it takes long. @param {{progress: number | null, left: string}} outlook */
+  #announceProgress({ progress, left }) {
+    if (progress === null) return;
+    const milestone = `${Math.floor(progress * 4)} ${this.#session.header.exceeded === true}`;
+    if (milestone === this.#milestone) return;
+    const first = this.#milestone === "";
+    if (!first && performance.now() - this.#saidAt < RARELY_MS) return;
+    this.#milestone = milestone;
+    if (!first) this.#say([percent(progress), left].filter(Boolean).join(", "));
+  }
+
+  /** @param {string} text */
+  #say(text) {
+    this.#saidAt = performance.now();
+    setText(this.#live, `${this.#session.header.name ?? "Build"}: ${text}`);
   }
 }
 
