@@ -71,8 +71,10 @@ __all__ = ["FINAL", "Build", "BuildResult"]
 
 #: Seconds between two drains.
 TICK_S = 0.1
-#: Seconds after which the time left is told although nothing else has happened.
+#: Seconds after which the time left is told although nothing else has happened, and the progress
+#: for which it is told earlier.
 TELL_ESTIMATE_S = 1.0
+TELL_PROGRESS = 0.01
 #: Seconds between two drains that somebody asked for.
 SHORTEST_TICK_S = 0.05
 #: Characters kept of what a build process prints.
@@ -268,7 +270,7 @@ class Build:
         self._facts: dict[str, Any] = {}
         self._forecast: Forecast | None = None
         self._estimate = Estimate(0.0)
-        self._estimate_told = 0.0
+        self._estimate_told = self._estimate
         self._origin = clock.perf_counter()
         self._origin_epoch = clock.time()
         self._news: deque[Event] = deque()
@@ -1051,11 +1053,14 @@ class Build:
             except Exception:  # noqa: BLE001 - as in _look_back
                 _report("trt_widget: the time left could not be estimated")
                 self._forecast = None
-        known = self._estimate.progress is not None
-        if not some and not (known and now - self._estimate_told >= TELL_ESTIMATE_S):
+        told, progress = self._estimate_told, self._estimate.progress
+        news = progress is not None and (
+            now - told.time >= TELL_ESTIMATE_S or progress - (told.progress or 0.0) >= TELL_PROGRESS
+        )
+        if not (some or news):
             return None
-        self._estimate_told = now
-        return dataclasses.replace(self._estimate, time=now)
+        self._estimate_told = dataclasses.replace(self._estimate, time=now)
+        return self._estimate_told
 
     def _remember(self) -> None:
         """Keep what a build that has succeeded took."""
