@@ -1,4 +1,7 @@
-"""Tables of a build's phases and messages, as pandas DataFrames."""
+"""Tables of a build's phases and messages, as pandas DataFrames.
+
+Those of the phases display themselves as :mod:`trt_widget.tables` says.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ def timings_frame(columns: dict[str, list[Any]], *, complete: bool) -> pd.DataFr
 
     ``attrs["complete"]`` says whether the build had ended.
     """
-    import pandas as pd
+    from trt_widget.tables import TimingsTable
 
-    frame = pd.DataFrame(columns)
+    frame = TimingsTable(columns)
     frame.attrs["complete"] = complete
     return frame
 
@@ -31,9 +34,9 @@ def spans_frame(columns: dict[str, list[Any]], *, complete: bool, dropped: int) 
     :data:`~trt_widget.phases.MAX_SPANS` of them, the rest is counted in its path only. Where there
     are any, ``attrs["note"]`` says so.
     """
-    import pandas as pd
+    from trt_widget.tables import SpansTable
 
-    frame = pd.DataFrame(columns)
+    frame = SpansTable(columns)
     frame.attrs["complete"] = complete
     frame.attrs["dropped"] = dropped
     if dropped:

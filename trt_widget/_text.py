@@ -1,0 +1,32 @@
+"""Times and strangers' texts as people read them."""
+
+from __future__ import annotations
+
+from html import escape
+
+__all__ = ["duration", "html", "line"]
+
+
+def duration(seconds: float) -> str:
+    """Give a time in the unit that people would use."""
+    if seconds < 0.001:  # noqa: PLR2004 - a millisecond
+        return "0 s" if seconds <= 0 else f"{max(1.0, seconds * 1e6):.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"  # noqa: PLR2004
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {whole % 60:02d} s"
+
+
+def line(text: str, most: int = 300) -> str:
+    """Give a text as one line that controls nothing and is no longer than ``most``."""
+    text = " ".join(text[: 4 * most + 100].split()) or "(empty)"
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def html(text: str, most: int = 80) -> str:
+    """Give the same, escaped for HTML."""
+    return escape(line(text, most))
