@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -244,6 +245,29 @@ class Record:
         for name, parent in zip(columns["name"], columns["parent"], strict=True):
             paths.append(name if parent < 0 else f"{paths[parent]}{PATH_SEPARATOR}{name}")
         return paths
+
+    def silent_spans(self) -> list[int]:
+        """Give the instance of each silence: its row among the instances, -1 if it was not kept."""
+        if self.silence_columns is None:
+            return []
+        silent, spans = self.silence_columns, self.span_columns
+        found: dict[int, tuple[list[float], list[int]]] = {
+            path: ([], []) for path in silent["path"]
+        }
+        for row, path in enumerate(spans["path"]):
+            if path in found:
+                starts, rows = found[path]
+                starts.append(spans["start_s"][row])
+                rows.append(row)
+        ends = spans["end_s"]
+        instances = []
+        columns = zip(silent["path"], silent["start_s"], silent["end_s"], strict=True)
+        for path, start, end in columns:
+            starts, rows = found[path]
+            earlier = reversed(rows[: bisect_right(starts, start)])
+            around = (row for row in earlier if ends[row] is None or ends[row] >= end)
+            instances.append(next(around, -1))
+        return instances
 
     # ------------------------------------------------------------------ as data
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import dataclasses
 import re
 import time
@@ -10,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.unit.test_record import HOSTILE, hostile_record, record_of, wide_and_deep
+from trt_widget._timing_cache import cache_facts
 from trt_widget.errors import BuildCrashed
 from trt_widget.events import (
     Event,
@@ -29,13 +31,16 @@ VOID = {"meta", "br", "img", "link", "input", "hr"}
 #: All that a report is made of.
 TAGS = re.compile(
     "html|head|meta|title|style|body|main|section|h[23]|p|pre|dl|div|dt|dd|bdi|b|ul|li|table|thead"
-    "|tbody|tr|th|td|svg|desc|defs|pattern|rect|path|text|g"
+    "|tbody|tr|th|td|svg|desc|rect|path|text|g|img"
 )
 ATTRIBUTES = re.compile(
-    "charset|name|content|lang|class|id|scope|style|role|aria-label|xmlns|viewbox|width|height|x|y"
-    "|fill|fill-opacity|stroke|stroke-width|stroke-opacity|stroke-dasharray|d|font-size"
-    "|text-anchor|patternunits|patterntransform|pointer-events|tabindex"
+    "charset|name|content|lang|class|scope|style|role|aria-label|xmlns|viewbox|width|height|x|y"
+    "|fill|fill-opacity|stroke|stroke-width|stroke-opacity|stroke-dasharray|d|font-size|font-family"
+    "|text-anchor|transform|overflow|pointer-events|tabindex|hidden|alt|src"
 )
+
+
+IMAGE = "data:image/svg+xml;base64,"
 
 
 class Page(HTMLParser):
@@ -61,6 +66,7 @@ class Page(HTMLParser):
         assert all(map(ATTRIBUTES.fullmatch, given)), tag
         for value in given.values():
             assert "://" not in value or value == "http://www.w3.org/2000/svg"
+        assert given.get("src", IMAGE).startswith(IMAGE)
         self.seen.append((tag, given))
 
     def handle_endtag(self, tag: str) -> None:
@@ -81,24 +87,48 @@ class Page(HTMLParser):
         return " ".join(self.words)
 
 
+def pictures(html: str) -> list[str]:
+    """Give the pictures of a page; each holds others, for the silences."""
+    return re.findall(r'<svg class="trt-time".*?</g></svg>', html, re.DOTALL)
+
+
+def decoded(source: str) -> str:
+    """Give the picture that an image's address holds."""
+    return base64.b64decode(source.removeprefix(IMAGE), validate=True).decode()
+
+
+def check_picture(svg: str) -> None:
+    root = ET.fromstring(svg)  # noqa: S314 - our own, and this is how it is shown well-formed
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"]
+    assert root[0].tag.endswith("title")
+    assert root[1].tag.endswith("desc")
+    for element in root.iter():
+        assert {"id", "href", "onload"}.isdisjoint(element.attrib)
+        assert not element.tag.endswith("script")
+
+
 def checked(record: Record) -> Page:
     """Check what holds for every report."""
     html = report_html(record)
     assert len(html.encode("utf-8")) < MAX_PAGE
     assert html.startswith("<!DOCTYPE html>")
     assert not re.search(r"<script|javascript:|@import|<link|<iframe", html)
-    assert re.sub(r"url\(#trt-silent-[0-9a-f]+\)", "", html).count("url(") == 0
+    assert "url(" not in html
     assert all(sign.isprintable() or sign == "\n" for sign in html)
     page = Page(html)
     fragment = report_html(record, fragment=True)
     assert fragment in html
-    for svg in re.findall(r"<svg.*?</svg>", fragment, re.DOTALL):
-        root = ET.fromstring(svg)  # noqa: S314 - our own, and this is how it is shown well-formed
-        assert root.attrib["role"] == "img"
-        assert root.attrib["aria-label"]
-        assert root[0].tag.endswith("title")
-        assert root[1].tag.endswith("desc")
+    for svg in pictures(fragment):
+        check_picture(svg)
     assert "<style" not in fragment[fragment.index("</style>") + 8 :]
+    kept = report_html(record, fragment=True, saved_as="0a1b")
+    assert len(kept.encode("utf-8")) < MAX_PAGE
+    saved = Page(kept)
+    (image,) = saved.all("img") or [None]
+    assert (image is None) is (not page.all("svg"))
+    if image is not None:
+        check_picture(decoded(image["src"]))
     text = as_text(record)
     assert len(text) < MAX_PAGE
     assert all(sign.isprintable() or sign == "\n" for sign in text)
@@ -106,15 +136,11 @@ def checked(record: Record) -> Page:
 
 
 def hatched(page: Page) -> list[tuple[float, float]]:
-    return [
-        (float(rect["x"]), float(rect["width"]))
-        for rect in page.all("rect")
-        if rect.get("fill", "").startswith("url(#")
-    ]
+    return [(float(svg["x"]), float(svg["width"])) for svg in page.all("svg") if "x" in svg]
 
 
 def boxes(page: Page) -> list[dict[str, str]]:
-    return [r for r in page.all("rect") if "x" in r and not r["fill"].startswith("url(")]
+    return [rect for rect in page.all("rect") if "x" in rect]
 
 
 def test_the_recorded_build() -> None:
@@ -147,23 +173,40 @@ def test_the_timeline_is_true_to_time() -> None:
         ("200.0", "38", "300.0"),
         ("500.0", "38", "400.0"),
     ]
-    # Silent: before the first phase, while b did not make a step; a made a hundred in 3 s, and a
-    # single second is not more than one.
-    assert hatched(page) == [(0.0, 200.0), (500.0, 400.0)]
-    (svg,) = page.all("svg")
-    assert "Silent 2 times for more than a second, the longest 4.00 s in b" in svg["aria-label"]
-    assert "Silent for 4.00 s in b, from 5.00 s on." in as_text(record_of(events))
+    # Before the first phase, up to its only step but 0.1 s, and while b did not make a step.
+    assert hatched(page) == [(0.0, 200.0), (200.0, 290.0), (500.0, 400.0)]
+    svg = page.all("svg")[0]
+    assert "Silent for 8.90 s in all, the longest 4.00 s in b." in svg["aria-label"]
+    assert "Silent 8.90 s (89% of the time)" in " ".join(page.text.split())
+    text = as_text(record_of(events))
+    assert "No callback for 4.00 s in b, from 5.00 s on." in text
+    assert "Slowest by themselves: b 4.00 s (40%), root 3.00 s (30%), a 3.00 s (30%)." in text
 
 
-def test_a_silence_that_steps_may_have_broken_is_not_claimed() -> None:
-    def silent(steps: int) -> int:
-        events: list[Event] = [PhaseStarted(0.0, "a", None, 9)]
-        if steps:
-            events.append(StepCompleted(1.0, "a", steps - 1))
-        events.append(PhaseFinished(5.0, "a"))
-        return len(hatched(checked(record_of(events))))
+def test_a_record_without_silences_says_nothing_of_them() -> None:
+    events = [PhaseStarted(0.0, "a", None, 1), PhaseFinished(5.0, "a")]
+    record = record_of(events)
+    assert hatched(checked(record)) == [(0.0, 1000.0)]
+    older = dataclasses.replace(record, silence_columns=None)
+    page = checked(older)
+    assert not hatched(page)
+    for text in (page.text, as_text(older)):
+        assert "ilent" not in text
+        assert "callback" not in text
 
-    assert [silent(steps) for steps in (0, 1, 3, 4, 9)] == [1, 1, 1, 0, 0]
+
+def test_a_silence_of_an_instance_that_was_not_kept_stands_at_its_depth() -> None:
+    events: list[Event] = [PhaseStarted(0.0, "root", None, 9)]
+    for index in range(2):
+        events += [PhaseStarted(5.0 * index, "a", "root", 1), PhaseFinished(5.0 * index + 4.0, "a")]
+    events.append(PhaseFinished(10.0, "root"))
+    record = record_of(events)
+    columns = {name: values[:2] for name, values in record.span_columns.items()}
+    cut = dataclasses.replace(record, span_columns=columns, spans_dropped=1)
+    page = checked(cut)
+    places = [(svg["x"], svg["y"]) for svg in page.all("svg") if "x" in svg]
+    assert places == [("0.0", "38"), ("500.0", "38")]
+    assert cut.silent_spans() == [1, -1]
     collapsed = [
         PhaseStarted(0.0, "a", None, 9),
         PhasesCollapsed(4.0, ("a", "x"), 5, 3.0, 1.0),
@@ -179,6 +222,104 @@ def test_an_open_phase_is_silent_up_to_now() -> None:
     assert hatched(page) == [(0.0, 1000.0)]
     assert "… running" in page.text
     assert "So far" in page.text
+
+
+def test_several_at_once_and_one_that_was_silent_later() -> None:
+    events = [
+        PhaseStarted(0.0, "x", None, 1, 1),
+        PhaseStarted(0.0, "x", None, 1, 2),
+        PhaseFinished(0.5, "x", 2),
+        PhaseFinished(4.0, "x", 1),
+    ]
+    record = record_of(events)
+    assert record.silent_spans() == [0]
+    (svg,) = [svg for svg in checked(record).all("svg") if "x" in svg]
+    assert (svg["x"], svg["y"], svg["width"]) == ("125.0", "18", "875.0")
+
+
+def test_what_was_known_of_the_time_and_the_timing_cache() -> None:
+    record = record_of([PhaseStarted(0.0, "a", None, 1)], "running", now=4.0)
+    known = {"progress": 0.4, "eta_s": 6.0, "exceeded": False, "expected_s": 10.0, "basis": "<b>"}
+    text = as_text(dataclasses.replace(record, estimate=known))
+    assert "about 6.00 s (<b>)" in text
+    page = checked(dataclasses.replace(record, estimate={**known, "exceeded": True}))
+    assert "longer than the expected 10.0 s" in page.text
+    done = record_of([])
+    assert done.result is not None
+    states = [
+        (None, None),
+        ({"state": "none"}, None),
+        ({"state": "cold"}, "cold"),
+        ({"state": "cold", "known_after": 1234}, "cold; 1,234 measurements kept"),
+        ({"state": "warm", "known_before": 7}, "warm; 7 measurements known before"),
+        ({"state": "warm"}, "warm"),
+    ]
+    for given, said in states:
+        result = dataclasses.replace(done.result, timing_cache=cache_facts(given))
+        page = checked(dataclasses.replace(done, result=result, estimate=known))
+        assert "10.0 s (<b>)" in page.text
+        facts = dict(zip(page.words[2::2], page.words[3::2], strict=False))
+        assert facts.get("Timing cache") == said
+
+
+# ------------------------------------------------------------------ what a notebook keeps
+
+
+def test_a_saved_report_is_marked() -> None:
+    record = record_of()
+    html = report_html(record, fragment=True, saved_as="00ff")
+    (section,) = Page(html).all("section")
+    assert section["class"].split() == ["trt-report", "trt-succeeded", "trt-saved-00ff"]
+    # At the top, beside its style: the card finds it there to hide it.
+    assert re.fullmatch(r"<style>[^<]*</style><section .*</section>", html, re.DOTALL)
+    assert "trt-saved" not in report_html(record, fragment=True)
+    for wrong in ("", "xyz", "00FF", 'a"', "0 1", "0" * 65, "\u0661"):
+        with pytest.raises(ValueError, match="hexadecimal"):
+            report_html(record, saved_as=wrong)
+
+
+#: What JupyterLab 4 leaves of HTML that it does not trust, among what a report has.
+SANITIZED = re.compile(
+    "section|h[23]|p|pre|dl|div|dt|dd|bdi|b|ul|li|table|thead|tbody|tr|th|td|img"
+)
+
+
+def test_where_nothing_but_plain_html_is_left_it_still_says_all_once() -> None:
+    """What a notebook that is not trusted shows.
+
+    Its sanitizer drops tags and keeps the words in them, but for style. Whether JupyterLab really
+    does is seen in the browser.
+    """
+    record = record_of(
+        [PhaseStarted(0.0, "the name", None, 1), PhaseFinished(3.0, "the name")],
+        "failed",
+        error=BuildCrashed("It died.", "Try less.", ["its words"]),
+    )
+    page = Page(report_html(record, fragment=True, saved_as="1"))
+    hidden = 0
+    depth: list[str] = []
+    for tag, given in page.seen:
+        if tag in {"svg", "g", "rect", "path", "text", "desc", "title"}:
+            assert depth, "what would be left of it is not seen"
+        elif tag == "div" and "hidden" in given:
+            depth.append(tag)
+            hidden += 1
+        elif tag == "img":
+            depth.clear()
+        elif tag != "style" and not depth:
+            assert SANITIZED.fullmatch(tag)
+    assert hidden == 1
+    (image,) = page.all("img")
+    assert "the longest 3.00 s in the name" in image["alt"]
+    assert "the name" in decoded(image["src"])
+
+
+def test_several_reports_in_one_page_share_nothing() -> None:
+    record = hostile_record()
+    pages = "".join(report_html(record, fragment=True, saved_as=f"{n}") for n in range(3))
+    page = Page(pages)
+    assert not [given for _, given in page.seen if "id" in given]
+    assert len(page.all("section")) == 3
 
 
 def test_phases_at_the_same_time_do_not_cover_each_other() -> None:
