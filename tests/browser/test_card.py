@@ -684,6 +684,174 @@ def test_reload_and_no_leak(open_notebook: OpenNotebook) -> None:
     notebook.assert_clean()
 
 
+def spoken(view: Locator) -> str:
+    """Give what Chromium tells assistive technology of a card, a line for each thing.
+
+    Times of callbacks and clocks are left out. Values as texts are not in there: Chromium gives
+    them to the system only.
+    """
+    page = view.page
+    view.evaluate("card => { window.spoken = card; }")
+    session = page.context.new_cdp_session(page)
+    try:
+        session.send("Accessibility.enable")
+        card = session.send("Runtime.evaluate", {"expression": "window.spoken"})["result"]
+        found = session.send("Accessibility.queryAXTree", {"objectId": card["objectId"]})["nodes"]
+    finally:
+        session.detach()
+    lines: list[str] = []
+    for node in found:
+        role = node["role"]["value"]
+        if node["ignored"] or role in {"generic", "InlineTextBox"}:
+            continue
+        name = re.sub(r"^\d+(\.\d+)? m?s$", "(time)", node.get("name", {}).get("value", ""))
+        if role == "StaticText":
+            # The text of a button is its name.
+            if f" {name}" not in lines[-1]:
+                lines.append(name.strip())
+            continue
+        state = {each["name"]: each["value"].get("value") for each in node["properties"]}
+        parts = [role, name, str(node["value"]["value"]) if "value" in node else ""]
+        if "valuemax" in state and "value" in node:
+            parts.append(f"of {state['valuemax']}")
+        parts += ["" if "expanded" not in state else "open" if state["expanded"] else "folded"]
+        parts += ["disabled" if state.get("disabled") else ""]
+        lines.append(" ".join(part for part in parts if part))
+    return "\n".join(lines)
+
+
+TWO = "[(0, 'Building engine', 'running', 4, 6), (1, 'Cloning', 'running', 1, 3)]"
+PHASES = """
+list Phases
+listitem
+button Phases in Building engine open
+progressbar Building engine 4 of 6
+(time)
+listitem
+Cloning
+progressbar Cloning 1 of 3
+(time)
+"""
+SLOW = """
+Slowest phases
+list Slowest phases
+listitem
+Determining refit engines
+(time)
+69 %
+listitem
+Optimizing graph
+(time)
+18 %
+"""
+SPOKEN = {
+    f"card({TWO}, {ESTIMATE})": f"""
+group TensorRT build of resnet50.onnx
+Running
+resnet50.onnx
+(time)
+button Cancel
+TensorRT-RTX 1.7.1.116
+progressbar Whole build 42 of 100
+42 %
+about 2 min left
+from 3 earlier builds of this network
+Cloning
+group
+DisclosureTriangle 2 phases open
+{PHASES}
+status
+resnet50.onnx: Running""",
+    f"card({TWO})": f"""
+group TensorRT build of resnet50.onnx
+Running
+resnet50.onnx
+(time)
+button Cancel
+TensorRT-RTX 1.7.1.116
+progressbar Whole build
+time left not known
+Cloning
+group
+DisclosureTriangle 2 phases open
+{PHASES}
+status
+resnet50.onnx: Running""",
+    f"card({TWO}, progress=0.93, exceeded=True, usual_s=41.0)": f"""
+group TensorRT build of resnet50.onnx
+Running
+resnet50.onnx
+(time)
+button Cancel
+TensorRT-RTX 1.7.1.116
+progressbar Whole build 93 of 100
+93 %
+takes longer than expected (41 s)
+Cloning
+group
+DisclosureTriangle 2 phases open
+{PHASES}
+status
+resnet50.onnx: Running""",
+    f"""w = card({TWO}, messages=[{{"severity": "warning", "message": "w"}}])
+w.timeline = Picture()
+finish(w, "succeeded", engine_bytes=102_400_000, warnings=1, slowest=SLOWEST[:2])""": f"""
+group TensorRT build of resnet50.onnx
+Succeeded
+resnet50.onnx
+(time)
+TensorRT-RTX 1.7.1.116
+Engine of 102.4 MB built in 7.40 s
+· 1 warning
+{SLOW}
+group
+DisclosureTriangle 2 phases folded
+group
+DisclosureTriangle Timeline folded
+group
+DisclosureTriangle 1 warning from TensorRT folded
+status""",
+    f"finish(card({TWO}), 'failed', detail='It broke.', failure=dict(remedy='Mend it.'))": f"""
+group TensorRT build of resnet50.onnx
+Failed
+resnet50.onnx
+(time)
+TensorRT-RTX 1.7.1.116
+It broke.
+group Explanation
+What to do
+Mend it.
+group
+DisclosureTriangle 2 phases open
+{PHASES}
+status""",
+    f"finish(card({TWO}), 'cancelled', stop_latency_s=0.3, slowest=SLOWEST[:2])": f"""
+group TensorRT build of resnet50.onnx
+Cancelled
+resnet50.onnx
+(time)
+TensorRT-RTX 1.7.1.116
+Stopped after 0.30 s
+{SLOW}
+group
+DisclosureTriangle 2 phases open
+{PHASES}
+status""",
+}
+
+
+def test_what_a_screen_reader_finds(open_notebook: OpenNotebook) -> None:
+    notebook = open_notebook([FAKE, *SPOKEN])
+    notebook.run(0)
+    for index, expected in enumerate(SPOKEN.values(), 1):
+        notebook.run(index)
+        view = card(notebook, index)
+        expect(view.locator(".progress-bar")).to_have_count(2)
+        notebook.page.evaluate("new Promise(requestAnimationFrame)")
+        assert spoken(view).split("\n") == [line for line in expected.split("\n") if line]
+    notebook.assert_clean()
+
+
 PLACE = "executor='process', where='in a child process'"
 CRASH = (
     "cause='The build process died with SIGSEGV.', details='', evidence=['It ended by itself.',"
@@ -691,21 +859,34 @@ CRASH = (
     "'Building engine > Determining refit engines')], remedy='Please report it.', "
     "words=['Internal error']"
 )
+RTL = "\u05e9\u05db\u05d1\u05d4 \u05e8\u05d0\u05e9\u05d5\u05e0\u05d4"
 STATES = {
     "running": f"card(tree(silent=2), {PLACE}, grace=2)",
+    "estimate": f"card(tree(silent=2), {PLACE}, grace=2, {ESTIMATE})",
+    "exceeded": f"card(tree(silent=6), {PLACE}, grace=2, progress=0.93, exceeded=True, "
+    "usual_s=41, basis='from 12 other networks, within a factor of 1.5')",
     "cancelling": f"card(tree(silent=6), {PLACE}, grace=200, status='cancelling', "
-    "can_cancel=False, cancel_requested=time.time())",
+    f"can_cancel=False, cancel_requested=time.time(), {ESTIMATE})",
     "terminated": f"finish(card(tree(), {PLACE}), 'cancelled', stop_latency_s=2.03, "
-    "ending='build process terminated', peak_memory_bytes=612e6)",
+    "ending='build process terminated', peak_memory_bytes=612e6, slowest=SLOWEST[:3])",
     "thread": "card(tree(silent=2), executor='thread', where='in a thread of this kernel', "
     "notes=['Built in a thread of this process: a live config cannot travel.'])",
     "crashed": f"d = finish(card(tree(), {PLACE}, messages=[dict(time=1., severity='error', "
     "message='Error Code 2: Internal Error')]), 'failed', errors=1, "
     f"detail='The build process died with SIGSEGV.', failure=dict({CRASH}))\n"
     "d.printed = 'Loading plugin …\\nSegmentation fault'\nd",
-    "done": f"finish(card(tree(), {PLACE}), 'succeeded', engine_bytes=102_400_000, "
-    "peak_memory_bytes=1_234e6)",
+    "done": f"e = finish(card(tree(), {PLACE}, warnings=2, messages=[dict(time=1., "
+    "severity='warning', message='TensorRT may use more memory.')] * 2), 'succeeded', "
+    "engine_bytes=102_400_000, peak_memory_bytes=1_234e6, slowest=SLOWEST)\n"
+    "e.timeline = Picture()\ne",
+    "one": f"card([(0, 'Building engine', 'running', 1, 6)], name='{'n' * 300}', {ESTIMATE})",
+    "crowded": f"card([(i % 6, f'{RTL} {{i}} ' * (1 + i % 4), 'running', i, 40) for i in "
+    f"range(40)], name='{RTL}.onnx', {PLACE}, more_paths=12, progress=0.07, eta_s=9000, "
+    f"basis='{RTL}')",
 }
+ROWS = {"one": 1, "crowded": 40}
+#: Widths in points, and how far one has zoomed in.
+WIDTHS = ((320, 1), (540, 1), (1000, 1), (320, 2))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -720,25 +901,35 @@ def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> 
     for index, name in enumerate(STATES, 1):
         view = card(notebook, index)
         view.scroll_into_view_if_needed()
-        expect(view.locator(".progress-bar")).to_have_count(5)
+        expect(view.locator(".progress-bar")).to_have_count(ROWS.get(name, 5))
         # All that is folded, too.
-        for summary in view.locator("summary:visible").all():
-            summary.click()
-        for width in (320, 480, 640):
-            view.evaluate("(card, width) => { card.style.maxWidth = `${width}px`; }", width)
+        view.evaluate(
+            """card => {
+                const folded = card.querySelectorAll('details:not([open], [hidden]) > summary');
+                for (const summary of folded) summary.click();
+            }"""
+        )
+        for width, zoom in WIDTHS:
+            view.evaluate(
+                """(card, [width, zoom]) => {
+                    card.style.maxWidth = `${width}px`;
+                    card.style.zoom = zoom;
+                }""",
+                [width, zoom],
+            )
             wide = view.evaluate(
                 """card => [card, ...card.querySelectorAll('*')].filter(each =>
                     each.checkVisibility() && !each.closest('.trt-label, .trt-name, .trt-live')
                     && each.getBoundingClientRect().right > card.getBoundingClientRect().right + 0.5
                 ).map(each => each.className)"""
             )
-            assert wide == [], (name, width)
+            assert wide == [], (name, width, zoom)
             cut = view.locator(".trt-facts").evaluate_all(
                 "lists => lists.filter(each => each.scrollHeight > each.clientHeight + 1).length"
             )
             assert cut == 0, (name, width)
-            if width == 320 and name in {"cancelling", "crashed"}:
-                notebook.screenshot(index, f"card-{name}-narrow-{theme}")
+            if width == 320 and name in {"cancelling", "crashed", "estimate", "done"}:
+                notebook.screenshot(index, f"card-{name}-narrow-{zoom}-{theme}")
         faint += [
             (name, *text)
             for text in view.evaluate("card => window.trt.textContrasts(card)")
@@ -762,9 +953,75 @@ def test_looks(open_notebook: OpenNotebook, theme: Any) -> None:
     for index, name in enumerate(["fake", *STATES]):
         notebook.run(index)
         if index:
-            expect(card(notebook, index).locator(".progress-bar")).to_have_count(5)
+            expect(card(notebook, index).locator(".progress-bar")).to_have_count(ROWS.get(name, 5))
             if name == "crashed":
                 card(notebook, index).locator(".trt-log > summary").click()
             notebook.screenshot(index, f"card-{name}-{theme}")
     notebook.theme("light")
+    notebook.assert_clean()
+
+
+def test_colours_of_the_system(open_notebook: OpenNotebook) -> None:
+    names = ("estimate", "running", "done", "terminated")
+    notebook = open_notebook([FAKE, *(STATES[name] for name in names)])
+    notebook.page.emulate_media(forced_colors="active")
+    try:
+        notebook.page.evaluate(TOOLS)
+        notebook.run(0)
+        for index, name in enumerate(names, 1):
+            notebook.run(index)
+            view = card(notebook, index)
+            expect(view.locator(".progress-bar")).to_have_count(5)
+            notebook.screenshot(index, f"card-{name}-forced-colors")
+            # What is filled is seen, whatever it is drawn in.
+            for part in view.locator(".trt-whole-fill, .trt-slow-bar > span").all():
+                seen = part.evaluate(
+                    """part => [part, part.parentElement].map(
+                        each => window.trt.rgba(getComputedStyle(each).backgroundColor))"""
+                )
+                assert seen[0] != seen[1], name
+    finally:
+        notebook.page.emulate_media(forced_colors="none")
+    notebook.assert_clean()
+
+
+def test_the_keyboard_goes_from_top_to_bottom(open_notebook: OpenNotebook) -> None:
+    code = f"""
+c = card(tree(), {ESTIMATE}, warnings=1, messages=[dict(severity="warning", message="w")])
+c.timeline = Picture()
+c
+"""
+    notebook = open_notebook([FAKE, code])
+    notebook.run(0)
+    notebook.run(1)
+    view = card(notebook, 1)
+    expect(view.locator(".progress-bar")).to_have_count(5)
+    view.evaluate("card => card.focus()")
+    reached, tops = [], []
+    for _ in range(6):
+        notebook.page.keyboard.press("Tab")
+        name, top, outline = notebook.page.evaluate(
+            """() => {
+                const {ariaLabel, textContent} = document.activeElement;
+                const {outlineStyle, outlineWidth} = getComputedStyle(document.activeElement);
+                const {top} = document.activeElement.getBoundingClientRect();
+                return [ariaLabel ?? textContent, top, `${outlineStyle} ${outlineWidth}`];
+            }"""
+        )
+        reached.append(name)
+        tops.append(top)
+        # Where the focus is, is seen.
+        assert outline == "solid 2px", name
+    assert reached == [
+        "Cancel",
+        "5 phases",
+        "Phases in Building engine",
+        "Phases in Building engine from subgraph",
+        "Timeline",
+        "1 warning from TensorRT",
+    ]
+    assert tops == sorted(tops)
+    notebook.page.keyboard.press("Enter")
+    notebook.page.keyboard.press("Tab")
+    expect(view.get_by_role("list", name="Messages")).to_be_focused()
     notebook.assert_clean()

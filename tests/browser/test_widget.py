@@ -396,6 +396,9 @@ def test_pending_and_interrupt(open_notebook: OpenNotebook) -> None:
     view.get_by_role("button", name=f"Cancel {RESNET}", exact=True).click()
     shown(notebook, 1, "cancelled")
     shown(notebook, 2, "succeeded")
+    # The phases are folded, with their buttons; no other one is left.
+    expect(view.get_by_role("button")).to_have_count(0)
+    view.locator(".trt-tree > summary").click()
     expect(view.get_by_role("button")).to_have_count(
         view.locator(".trt-toggle:not([data-leaf])").count()
     )
