@@ -263,9 +263,76 @@ def test_the_final_state_is_sent_again_after_three_seconds(messages: list[Any]) 
     until(lambda: messages[-1][0] > ended + 2.5)
     until(lambda: not w.build._drain_thread.is_alive())
     again = [entry for entry in messages if entry[0] > ended + 2.5]
-    assert {entry[2] for entry in again} == {w.model_id, *(bar.model_id for bar in w.rows)}
+    assert {entry[2] for entry in again} == {
+        w.model_id,
+        w.timeline.model_id,
+        *(bar.model_id for bar in w.rows),
+    }
     state = next(entry[3]["state"] for entry in again if entry[2] == w.model_id)
     assert state["header"]["status"] == "succeeded"
+
+
+def test_the_header_and_the_traits_say_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[Any]
+) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history"))
+    source = models.transformer(8)
+    first = BuildWidget(source, executor="thread").start()
+    first.wait()
+    assert (first.header["progress"], first.header["eta_s"]) == (1.0, 0.0)
+    assert first.header["basis"] is first.header["usual_s"] is None
+    duration = first.result.duration_s
+
+    seen: list[tuple[str, Any]] = []
+    w = BuildWidget(source, executor="thread")
+    assert (w.progress, w.eta_s, w.exceeded) == (None, None, False)
+    assert (w.header["progress"], w.header["eta_s"], w.header["exceeded"]) == (None, None, False)
+    w.observe(lambda change: seen.append((change.new, w.eta_s)), "progress")
+    quiet = len(messages)
+    w.start().wait()
+    values = [value for value, _ in seen]
+    assert values == sorted(values)
+    assert values[-1] == w.progress == 1.0
+    assert seen[-1][1] == w.eta_s == 0.0
+    assert all(0 <= value < 1 for value in values[:-1])
+    assert w.header["usual_s"] == duration
+    assert w.header["basis"] == "from 1 earlier build of this network"
+    headers = [
+        entry[3]["state"]["header"]
+        for entry in messages[quiet:]
+        if entry[2] == w.model_id and "header" in entry[3].get("state", {})
+    ]
+    told = [header["progress"] for header in headers if header["progress"] is not None]
+    assert told == sorted(told)
+    assert any(0 < value < 1 for value in told)
+
+
+def test_the_header_names_the_slowest_phases_after_the_end() -> None:
+    w = attached()
+    slowest = w.header["slowest"]
+    assert 1 <= len(slowest) <= 5
+    selves = [phase["self_s"] for phase in slowest]
+    assert selves == sorted(selves, reverse=True)
+    whole = w.timings["self_s"].sum()
+    best = w.timings.sort_values("self_s", ascending=False).iloc[0]
+    assert slowest[0]["path"] == best["path"]
+    assert slowest[0]["label"] == best["phase"]
+    assert slowest[0]["share"] == pytest.approx(best["self_s"] / whole, abs=1e-3)
+
+
+def test_an_observer_of_the_progress_that_raises_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history"))
+    w = BuildWidget(models.mlp(), executor="thread")
+
+    def observer(_change: Any) -> None:
+        raise SystemExit
+
+    w.observe(observer, ["progress", "eta_s"])
+    assert w.start().wait()
+    assert w.progress == 1.0
+    assert w.header["status"] == "succeeded"
 
 
 def test_a_quiet_build_gives_a_sign_of_life(messages: list[Any]) -> None:
@@ -286,8 +353,9 @@ def test_one_row_is_one_comm(messages: list[Any]) -> None:
     w = attached()
     assert len(w.rows) == 15
     opened = sum(entry[1] == "comm_open" for entry in messages)
-    # 15 bars share one layout and one style; the card has a layout, and Cancel a comm of its own.
-    assert opened == len(_instances) - before == 15 + 2 + 2 + 1
+    # 15 bars share one layout and one style; the card has a layout, and Cancel a comm of its own;
+    # the timeline is three: itself, its layout, and a comm to be asked on.
+    assert opened == len(_instances) - before == 15 + 2 + 2 + 1 + 3
 
 
 def test_there_are_never_more_than_forty_rows() -> None:

@@ -17,6 +17,7 @@ from trt_widget.widget import kernel
 from trt_widget.widget.models import BuildCard, CancelChannel
 from trt_widget.widget.saved import SavedResult
 from trt_widget.widget.text import build_html, build_text
+from trt_widget.widget.timeline import Timeline
 from trt_widget.widget.view import CardView
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class BuildWidget(BuildCard):
 
     Attributes
     ----------
+    timeline
+        The phases over time, as a widget of its own: the card shows it on request, and so does
+        ``w.timeline`` as the last line of a cell. :meth:`plot` gives a static one.
     status
         ``pending``, ``running``, ``cancelling``, then ``succeeded``, ``cancelled`` or ``failed``
         (``ended`` where the outcome is not known). A traitlet: reading it gives the present state,
@@ -169,6 +173,7 @@ class BuildWidget(BuildCard):
         # The handler must not keep the widget alive, nor do more than set a flag: it runs on
         # whatever thread the kernel takes comm messages with.
         channel.on_msg(_request_handler(weakref.ref(build)))
+        self.timeline = Timeline(build)
         with self.hold_sync():
             self.header = self._view._header()  # noqa: SLF001 - the same package
         build.subscribe(_updater(weakref.ref(self)), every_tick=True)
@@ -380,6 +385,8 @@ class BuildWidget(BuildCard):
                 return
         view.close()
         self._channel.close()
+        if self.timeline is not None:
+            self.timeline.close()
         layout = self.layout
         super().close()
         layout.close()

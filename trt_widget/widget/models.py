@@ -64,6 +64,9 @@ class BuildCard(anywidget.AnyWidget):
         The bars, in the order in which they are shown.
     cancel_channel
         Where the browser sends ``{"kind": "cancel"}``.
+    timeline
+        The :class:`~trt_widget.widget.timeline.Timeline` of the same build, which the card shows
+        on request, or ``None``.
     messages
         Warnings and errors: list of ``{"time", "severity", "message"}``, the latest ones.
     printed
@@ -78,6 +81,9 @@ class BuildCard(anywidget.AnyWidget):
         sync=True, **ipywidgets.widget_serialization
     )
     cancel_channel = traitlets.Instance(CancelChannel, allow_none=True).tag(
+        sync=True, **ipywidgets.widget_serialization
+    )
+    timeline = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(
         sync=True, **ipywidgets.widget_serialization
     )
     messages: Any = traitlets.List().tag(sync=True)

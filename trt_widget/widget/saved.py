@@ -65,7 +65,7 @@ class SavedResult:
         try:
             from IPython.display import publish_display_data
 
-            publish_display_data(
+            publish_display_data(  # type: ignore[no-untyped-call]  # IPython has no types for it
                 self._data(),
                 transient={"display_id": f"trt_widget-{self.build_id}"},
                 update=update,
