@@ -20,6 +20,7 @@ from tests.bench.stats import Row, table
 NAMES = (
     *("callback", "build", "rates", "import", "click", "extra"),
     *("busy", "startup", "gap", "latency", "flood", "engine"),
+    "progress",
 )
 PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
 
@@ -41,21 +42,24 @@ def load() -> str:
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
+def processor() -> str:
+    """Give the processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
 def header() -> str:
     """Say when, on what and with what it was measured."""
     import trt_widget
 
-    processor = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text("utf-8").splitlines() if "model name" in line]
-        processor = models[0].partition(":")[2].strip() if models else processor
     now = dt.datetime.now().astimezone()
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return "\n".join(
         (
             f"{now:%Y-%m-%d %H:%M}, trt_widget {trt_widget.__version__}",
-            f"{processor}, {os.cpu_count()} cores, {platform.system()}, load {load()} before",
+            f"{processor()}, {os.cpu_count()} cores, {platform.system()}, load {load()} before",
             f"Python {platform.python_version()}, {packages}",
         )
     )
@@ -66,10 +70,10 @@ def main() -> int:
     options = parse()
     # These builds are no experience for later ones.
     os.environ["TRT_WIDGET_HISTORY"] = "off"
-    from tests.bench import executors, figures
+    from tests.bench import executors, figures, progress
     from tests.bench.figures import say
 
-    measure = figures.FIGURES | executors.FIGURES
+    measure = figures.FIGURES | executors.FIGURES | progress.FIGURES
 
     started = time.monotonic()
     print(header(), flush=True)
