@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import nbformat
 import psutil
+from nbformat.sign import NotebookNotary
 from playwright.sync_api import sync_playwright
 
 from tests.run import find_chromium
@@ -207,6 +208,14 @@ class Server:
         )
         nbformat.write(notebook, self.root / path)
         return path
+
+    def trust(self, path: str) -> None:
+        """Do what ``jupyter trust`` does with the notebook at this path."""
+        notary = NotebookNotary(data_dir=str(self.home / "data"))
+        try:
+            notary.sign(nbformat.read(self.root / path, as_version=4))
+        finally:
+            notary.store.close()
 
     def close(self) -> None:
         """Stop the server, with its kernels, and the browser if it is its own."""

@@ -41,11 +41,11 @@ def assert_moves(view: Locator) -> None:
     expect(bar).not_to_have_attribute("style", before or "")
 
 
-def assert_accessible(page: Page) -> None:
+def assert_accessible(page: Page, what: str = ".trt-build") -> None:
     """Assert that axe-core finds nothing serious in the cards of a page."""
     page.evaluate(AXE.read_text("utf-8"))
     found: list[dict[str, Any]] = page.evaluate(
-        "async () => (await axe.run('.trt-build')).violations"
+        "async what => (await axe.run(what)).violations", what
     )
     assert [
         (violation["id"], node["html"])
