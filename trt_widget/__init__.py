@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnknownOptionError,
         WrongBackendError,
     )
+    from trt_widget.history import History
     from trt_widget.monitor import ProgressMonitor
     from trt_widget.phases import PhaseTree
     from trt_widget.record import Record, RecordError, load_record
@@ -47,6 +48,7 @@ __all__ = [
     "BuildStateError",
     "BuildWidget",
     "ConfigureFailed",
+    "History",
     "OptionError",
     "OptionRejected",
     "OutputError",
@@ -68,6 +70,7 @@ _HOME = {
     "Build": "build",
     "BuildResult": "build",
     "BuildWidget": "widget",
+    "History": "history",
     "PhaseTree": "phases",
     "ProgressMonitor": "monitor",
     "Record": "record",

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trt_widget.forecast import Forecast
     from trt_widget.history import BuildKey, BuildRecord, History
     from trt_widget.options import Source
+    from trt_widget.plot import Picture
     from trt_widget.record import Record
 
 __all__ = ["FINAL", "Build", "BuildResult"]
@@ -708,6 +709,15 @@ class Build:
         from trt_widget.report import report_html
 
         return save_as("report", report_html(self).encode("utf-8"), path)
+
+    def plot(self) -> Picture:
+        """Draw where the time went, as it is now: a picture that a notebook shows.
+
+        Its ``save()`` writes it as SVG.
+        """
+        from trt_widget.plot import plot
+
+        return plot(self)
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write the phases in the Trace Event Format, which Perfetto and Chrome's tracing read.

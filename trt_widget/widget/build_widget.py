@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trt_widget.events import Event
+    from trt_widget.plot import Picture
     from trt_widget.record import Record
 
 __all__ = ["BuildWidget"]
@@ -285,6 +286,10 @@ class BuildWidget(BuildCard):
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write a page of HTML about the build; see :meth:`Build.report`."""
         return self._build.report(path)
+
+    def plot(self) -> Picture:
+        """Draw where the time went, as it is now; see :meth:`Build.plot`."""
+        return self._build.plot()
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write the phases for Perfetto; see :meth:`Build.to_chrome_trace`."""
