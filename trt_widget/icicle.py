@@ -11,6 +11,7 @@ in one page.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,8 @@ _EDGES: Final = {
     "failed": ("#b3261e", "#ff8a80"),
     "ended": ("#555555", "#bdbdbd"),
 }
+#: Seconds between two marks of the axis, for builds of minutes and hours.
+_CLOCK: Final = (10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
 _DASHES: Final = {"cancelled": "2 2", "failed": "6 3"}
 
 
@@ -343,19 +346,40 @@ def _tint(name: str) -> int:
     return (value ^ value >> 15) % len(_TINTS)
 
 
+def _ticks(whole: float) -> list[float]:
+    """Give round times, some five of them, from zero on."""
+    step = 10.0 ** math.floor(math.log10(max(whole, 1e-6) / 5))
+    for factor in (1, 2, 5, 10):
+        if whole / (step * factor) <= 6:  # noqa: PLR2004 - so many have room
+            step *= factor
+            break
+    # From a minute on as clocks count.
+    if step >= 10:  # noqa: PLR2004
+        step = next((clock for clock in _CLOCK if whole / clock <= 6), step)  # noqa: PLR2004
+    return [step * index for index in range(int(whole / step + 1e-9) + 1)]
+
+
 def _axis(now: float, height: int) -> str:
-    """Draw the times above: four parts of the whole."""
+    """Draw the times above."""
     parts = []
-    for part in range(5):
-        x = part * _WIDTH / 4
-        anchor = ("start", "middle", "middle", "middle", "end")[part]
+    scale = _WIDTH / now if now > 0 else 0.0
+    for time in _ticks(now):
+        x = time * scale
+        anchor = "start" if x < 1 else "end" if x > _WIDTH - 25 else "middle"
         parts.append(
             f'<path class="trt-grid" d="M{x:.0f} 14V{height}" stroke="#888" '
             'stroke-opacity=".35" fill="none"/>'
             f'<text class="trt-tick" x="{x:.0f}" y="11" fill="#5f5f5f" '
-            f'text-anchor="{anchor}">{duration(now * part / 4)}</text>'
+            f'text-anchor="{anchor}">{_moment(time)}</text>'
         )
     return "".join(parts)
+
+
+def _moment(time: float) -> str:
+    """Give a round time without the digits that say nothing."""
+    if time < 1 or time >= 60:  # noqa: PLR2004 - a minute
+        return duration(time).replace(" 00 s", "").replace(" 00 min", "")
+    return f"{time:.2f}".rstrip("0").rstrip(".") + " s"
 
 
 def theme(scope: str, *, dark: bool) -> str:

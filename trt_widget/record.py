@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from trt_widget.build import Build
     from trt_widget.phases import PhaseTree
+    from trt_widget.plot import Picture
 
 __all__ = ["RECORD_VERSION", "Record", "RecordError", "as_record", "load_record", "make_record"]
 
@@ -313,6 +314,12 @@ class Record:
         except (ValueError, RecursionError) as error:
             raise RecordError(f"This is no record of a build: {error}.", _REMEDY) from error
         return _read(data)
+
+    def plot(self) -> Picture:
+        """Draw the timeline: a picture that a notebook shows, and that can be saved as SVG."""
+        from trt_widget.plot import Picture
+
+        return Picture(self)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the record to ``path``, whole or not at all.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trt_widget.errors import BuildError
     from trt_widget.record import Record
 
-__all__ = ["as_text", "report_html"]
+__all__ = ["Row", "as_text", "picture_html", "report_html", "table"]
 
 #: Bytes of the longest page.
 MAX_PAGE: Final = 100_000
@@ -111,9 +111,9 @@ def as_text(build: Build | Record) -> str:
     lines += ["", slow] if slow else []
     notes = [line(note, 500) for note in _notes(record)[:messages]]
     lines += ["", *notes] if notes else []
-    table, more = _table(record, rows)
-    if table:
-        names = [f"{'  ' * min(row.depth, 20)}{line(row.name, 60)}" for row in table]
+    shown_rows, more = table(record, rows)
+    if shown_rows:
+        names = [f"{'  ' * min(row.depth, 20)}{line(row.name, 60)}" for row in shown_rows]
         width = max([*map(len, names), len("phase")])
         lines += [
             "",
@@ -122,7 +122,7 @@ def as_text(build: Build | Record) -> str:
         lines += [
             f"{name:<{width}}  {row.count:>7,}  {duration(row.total_s):>10}  "
             f"{duration(row.self_s):>10}  {row.share:>6.1%}  {row.steps}"
-            for name, row in zip(names, table, strict=True)
+            for name, row in zip(names, shown_rows, strict=True)
         ]
         lines += [f"(+{more:,} phases)"] if more else []
     silent = silences(record)
@@ -200,7 +200,7 @@ def _time_facts(record: Record) -> list[tuple[str, str]]:
             facts.append(("Time left", f"about {duration(known['eta_s'])}{basis}"))
     quiet = quiet_s(record)
     if quiet > 0 and record.now_s > 0:
-        facts.append(("Silent", f"{duration(quiet)} ({quiet / record.now_s:.0%} of the time)"))
+        facts.append(("Silent", f"{duration(quiet)} ({quiet / record.now_s:.0%})"))
     return facts
 
 
@@ -220,7 +220,7 @@ def _slowest(record: Record) -> str:
         f"{line(name, 60)} {duration(self_s)} ({share:.0%})"
         for name, self_s, share in slowest(record)
     ]
-    return f"Slowest by themselves: {', '.join(listed)}." if listed else ""
+    return f"Slowest phases: {', '.join(listed)}." if listed else ""
 
 
 def _notes(record: Record) -> list[str]:
@@ -253,9 +253,10 @@ def _messages(record: Record, most: int) -> tuple[list[tuple[str, str]], int]:
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A line of the table."""
+class Row:
+    """A line of the table; ``path`` is its row among the record's paths."""
 
+    path: int
     name: str
     depth: int
     count: int
@@ -266,7 +267,7 @@ class _Row:
     status: str
 
 
-def _table(record: Record, most: int) -> tuple[list[_Row], int]:
+def table(record: Record, most: int) -> tuple[list[Row], int]:
     """Give the phases that took longest with everything above them, in tree order."""
     columns, depths = record.path_columns, record.depths()
     parents, totals = columns["parent"], columns["total_s"]
@@ -281,7 +282,8 @@ def _table(record: Record, most: int) -> tuple[list[_Row], int]:
             kept.update(chain)
     whole = sum(total for total, parent in zip(totals, parents, strict=True) if parent < 0)
     rows = [
-        _Row(
+        Row(
+            path=row,
             name=columns["name"][row],
             depth=depths[row],
             count=columns["count"][row],
@@ -326,7 +328,7 @@ def _page(
     slow = _slowest(record)
     parts += [f"<p>{escape(slow)}</p>"] if slow else []
     parts += [f"<p>{html(note, 500)}</p>" for note in _notes(record)[:most_messages]]
-    drawn = figure(icicle, most_boxes, most_image if saved_as is not None else 0)
+    drawn = _figure(icicle, most_boxes, most_image if saved_as is not None else 0)
     if drawn:
         parts += ["<h3>Where the time went</h3>", drawn]
     parts += [_html_table(record, most_rows), _html_messages(record, most_messages, characters)]
@@ -343,7 +345,21 @@ def _page(
     )
 
 
-def figure(icicle: Icicle, boxes: int, image_boxes: int = 0) -> str:
+def picture_html(icicle: Icicle) -> str:
+    """Give nothing but the timeline as a fragment of HTML, as small as a report."""
+    page = ""
+    for _, boxes, image_boxes, *_ in _SIZES:
+        drawn = _figure(icicle, boxes, image_boxes) or "<p>No phase has started.</p>"
+        page = (
+            f'<style>{_STYLE}</style><section class="trt-report" aria-label="Timeline">'
+            f"{drawn}</section>"
+        )
+        if len(page.encode("utf-8")) < MAX_PAGE:
+            break
+    return page
+
+
+def _figure(icicle: Icicle, boxes: int, image_boxes: int = 0) -> str:
     """Give the timeline as it stands in a page; with an image for readers without styles.
 
     Parameters
@@ -373,7 +389,7 @@ def figure(icicle: Icicle, boxes: int, image_boxes: int = 0) -> str:
 
 
 def _html_table(record: Record, most: int) -> str:
-    rows, more = _table(record, most)
+    rows, more = table(record, most)
     if not rows:
         return ""
     lines = []
@@ -391,8 +407,8 @@ def _html_table(record: Record, most: int) -> str:
         f'<th scope="col">{title}</th>'
         for title in ("Phase", "Count", "Time", "Itself", "Share", "Steps")
     )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return _scrolled("Table of phases", table) + rest
+    drawn = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return _scrolled("Table of phases", drawn) + rest
 
 
 def _scrolled(label: str, content: str) -> str:

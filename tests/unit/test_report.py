@@ -177,10 +177,10 @@ def test_the_timeline_is_true_to_time() -> None:
     assert hatched(page) == [(0.0, 200.0), (200.0, 290.0), (500.0, 400.0)]
     svg = page.all("svg")[0]
     assert "Silent for 8.90 s in all, the longest 4.00 s in b." in svg["aria-label"]
-    assert "Silent 8.90 s (89% of the time)" in " ".join(page.text.split())
+    assert "Silent 8.90 s (89%)" in " ".join(page.text.split())
     text = as_text(record_of(events))
     assert "No callback for 4.00 s in b, from 5.00 s on." in text
-    assert "Slowest by themselves: b 4.00 s (40%), root 3.00 s (30%), a 3.00 s (30%)." in text
+    assert "Slowest phases: b 4.00 s (40%), root 3.00 s (30%), a 3.00 s (30%)." in text
 
 
 def test_a_record_without_silences_says_nothing_of_them() -> None:
