@@ -113,7 +113,7 @@ def resnet(until: float = 9.0) -> list[Any]:
                 Finish(8.8, "Building engine from subgraph"),
                 Finish(9.0, "Building engine"),
             ]
-            if until >= 9.0  # noqa: PLR2004 - when it ends
+            if until >= 9.0
             else []
         ),
     ]

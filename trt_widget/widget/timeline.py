@@ -15,6 +15,7 @@ without a drain thread.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time as clock
@@ -63,7 +64,7 @@ PERIOD_S: Final = 0.5
 HEARTBEAT_S: Final = 2.0
 #: A view that has said nothing for so many seconds is gone.
 LEASE_S: Final = 60.0
-#: The most that one message holds: spans (36 bytes each) and names.
+#: The most that one message holds: spans (35 bytes each) and names.
 MAX_SPANS_AT_ONCE: Final = 16_384
 MAX_NAMES_AT_ONCE: Final = 1_000
 #: Views that are told apart.
@@ -163,6 +164,8 @@ class Timeline(anywidget.AnyWidget):
         layout = self.layout
         super().close()
         layout.close()
+        # ipywidgets would leave None here; the text can still be shown.
+        self.__dict__.pop("_repr_mimebundle_", None)
 
     def __del__(self) -> None:
         """Close the comms that are left; do nothing while Python shuts down."""
@@ -250,7 +253,8 @@ class _Feed:
             quiet = tree.revision == self._revision
             if quiet and now - self._last < HEARTBEAT_S:
                 return None
-            at = max(build.now(), tree.now)
+            # Later than all that is over, so that a silence which ends now is one that goes on.
+            at = max(build.now(), math.nextafter(tree.now, math.inf))
             names, parents = _names(tree._nodes[self._names : self._names + MAX_NAMES_AT_ONCE])
             changed, more = self._changed(tree)
             # What ended comes before what was started since; if it is too much, that has to wait.
@@ -372,7 +376,7 @@ def _from_record(record: Record) -> dict[str, Any]:
         [codes[status] for status in spans["status"]],
     )
     # Records of earlier versions have none.
-    quiet: dict[str, list[Any]] = getattr(record, "silence_columns", None) or {}
+    quiet = record.silence_columns or {}
     silences = _quiet(quiet.get("path", []), quiet.get("start_s", []), quiet.get("end_s", []))
     return _data(
         name=record.name,
