@@ -20,7 +20,7 @@ from tests.bench.stats import Row, table
 NAMES = (
     *("callback", "build", "rates", "import", "click", "extra"),
     *("busy", "startup", "gap", "latency", "flood", "engine"),
-    "progress",
+    *("progress", "timeline"),
 )
 PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
 
@@ -70,10 +70,10 @@ def main() -> int:
     options = parse()
     # These builds are no experience for later ones.
     os.environ["TRT_WIDGET_HISTORY"] = "off"
-    from tests.bench import executors, figures, progress
+    from tests.bench import executors, figures, progress, timeline
     from tests.bench.figures import say
 
-    measure = figures.FIGURES | executors.FIGURES | progress.FIGURES
+    measure = figures.FIGURES | executors.FIGURES | progress.FIGURES | timeline.FIGURES
 
     started = time.monotonic()
     print(header(), flush=True)
