@@ -29,11 +29,11 @@ _STYLE: Final = (
     ".trt-table th,.trt-table td{text-align:right;padding:.15em .6em;white-space:nowrap;"
     "border:0;border-bottom:1px solid rgba(128,128,128,.3);font-weight:400;background:none;"
     "color:inherit}"
-    ".trt-table thead th{font-weight:600}.trt-table thead th:nth-child(2){text-align:left}"
+    ".trt-table thead th{font-weight:600}.trt-table thead th.trt-track{text-align:left}"
     ".trt-table th:first-child{text-align:left;white-space:normal;min-width:14em;"
     "overflow-wrap:anywhere}"
     ".trt-table td.trt-track{min-width:90px}"
-    ".trt-table .trt-track span{display:block;position:relative;height:.8em;"
+    ".trt-table td.trt-track span{display:block;position:relative;height:.8em;"
     "background:rgba(128,128,128,.18);forced-color-adjust:none}"
     ".trt-table .trt-track i{position:absolute;top:0;bottom:0;min-width:1px;background:#3a7fc1}"
     ".trt-table p{margin:.3em .6em}"
@@ -95,7 +95,9 @@ class Table:
         """Give it as a fragment of HTML."""
         heads = [f'<th scope="col">{html(head)}</th>' for head in self.heads]
         if self.bars:
-            heads.insert(1, f'<th scope="col" aria-hidden="true">{html(self.bars)}</th>')
+            heads.insert(
+                1, f'<th scope="col" class="trt-track" aria-hidden="true">{html(self.bars)}</th>'
+            )
         body = "".join(self._html_row(row) for row in self.rows)
         notes = "".join(f"<p>{html(note, 500)}</p>" for note in self.notes)
         return (

@@ -1,0 +1,441 @@
+"""Comparisons: what is said of two builds, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from tests import models
+from tests.unit.test_timings import HOSTILE, Reader
+from trt_widget import Build, BuildWidget, RecordError
+from trt_widget.compare import CompareError, Comparison, compare
+from trt_widget.history import BuildKey, BuildRecord, PhaseTimes
+from trt_widget.record import Record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT = "Building engine"
+KEY = BuildKey(
+    "hash",
+    "tensorrt",
+    "10.13.0",
+    "NVIDIA H200",
+    "options",
+    "process",
+    "warm",
+    {"layers": 100.0},
+)
+
+
+def build(finished_at: float = 0.0, **seconds: float) -> BuildRecord:
+    """Give a build of the history: a root, and phases below it with these seconds.
+
+    Underscores in the names stand for blanks; a second is spent before the first phase.
+    """
+    now = 1.0
+    phases = {}
+    for name, length in seconds.items():
+        path = (ROOT, *name.replace("_", " ").split("__"))
+        phases[path] = PhaseTimes(now, now + length, length, 3)
+        now += length
+    phases[ROOT,] = PhaseTimes(1.0, now, now - 1.0)
+    return BuildRecord(now, phases, finished_at)
+
+
+def pair(state: str = "warm", *, finished_at: float = 0.0, **seconds: float) -> Any:
+    """Give the same with its key: a build of full TensorRT, as the history keeps it."""
+    return dataclasses.replace(KEY, timing_cache=state), build(finished_at, **seconds)
+
+
+def scattered(spread: float, count: int = 8) -> list[BuildRecord]:
+    source = random.Random(1)  # noqa: S311 - no secret
+    return [
+        build(float(at), Cloning=2.0, Timing_tactics=10.0 + source.uniform(-spread, spread))
+        for at in range(count)
+    ]
+
+
+# ---- the sentence -------------------------------------------------------------------------------
+
+
+def test_the_sentence_of_the_cold_cache() -> None:
+    made = compare(
+        pair("warm", Cloning=2.0, Timing_tactics=3.0),
+        pair("cold", Cloning=2.0, Timing_tactics=44.0),
+    )
+    assert made.sentence == "Timing tactics took 41.0 s longer: the timing cache was cold."
+    assert made.names == ("build 1", "build 2")
+    totals, chance = made.notes
+    assert totals == "build 1: 6.00 s; build 2: 47.0 s."
+    assert chance.startswith("Whether that is more than chance is not known: it takes 3 earlier ")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ending"),
+    [
+        (pair("cold", Timing_tactics=44.0), pair("warm", Timing_tactics=3.0), "cache was warm."),
+        (
+            pair("warm", Timing_tactics=3.0),
+            pair("none", Timing_tactics=44.0),
+            "there was no timing cache.",
+        ),
+    ],
+)
+def test_other_states_of_the_cache(first: Any, second: Any, ending: str) -> None:
+    assert compare(first, second).sentence.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # A warm cache does not make a build slower, nor cloning faster; equal states say nothing.
+        (pair("cold", Timing_tactics=3.0), pair("warm", Timing_tactics=44.0)),
+        (pair("warm", Cloning=3.0), pair("cold", Cloning=44.0)),
+        (pair("cold", Timing_tactics=3.0), pair("cold", Timing_tactics=44.0)),
+        (pair("none", Timing_tactics=3.0), pair("cold", Timing_tactics=44.0)),
+    ],
+)
+def test_a_cache_that_explains_nothing_is_no_cause(first: Any, second: Any) -> None:
+    sentence = compare(first, second).sentence
+    assert ": the timing cache was" not in sentence
+    assert " took 41.0 s longer" in sentence
+
+
+def test_without_facts_there_is_no_cause() -> None:
+    sentence = compare(build(Timing_tactics=3.0), build(Timing_tactics=44.0)).sentence
+    assert sentence == "Timing tactics took 41.0 s longer."
+
+
+def test_what_else_differs_is_listed_without_a_claim() -> None:
+    _, slow = pair(Timing_tactics=44.0)
+    other = dataclasses.replace(
+        KEY, version="11.4.0", target="NVIDIA L40", executor="thread", options="others"
+    )
+    sentence = compare(pair(Timing_tactics=3.0), (other, slow)).sentence
+    assert sentence == (
+        "Timing tactics took 41.0 s longer; the builds differ in TensorRT (tensorrt 10.13.0 → "
+        "tensorrt 11.4.0), target (NVIDIA H200 → NVIDIA L40), executor (process → thread), options "
+        "(not the same)."
+    )
+
+
+def test_builds_that_took_about_the_same() -> None:
+    made = compare(pair("warm", Timing_tactics=30.0), pair("cold", Timing_tactics=30.2))
+    assert made.sentence == "All phases took about the same."
+    assert made.notes == ("build 1: 31.0 s; build 2: 31.2 s.",)
+
+
+def test_what_cancels_out_is_seen() -> None:
+    made = compare(build(Cloning=20.0, Timing=5.0), build(Cloning=5.0, Timing=20.0))
+    assert made.sentence == "Cloning took 15.0 s less, Timing took 15.0 s longer."
+
+
+def test_the_deepest_phase_with_most_of_it_is_named() -> None:
+    first = build(A=10.0)
+    second = build(A=50.0)
+    below = {
+        (ROOT, "A", "inner"): (5.0, 44.0),
+        (ROOT, "A", "inner", "x"): (2.0, 20.0),
+        (ROOT, "A", "inner", "y"): (3.0, 24.0),
+    }
+    for at, record in enumerate((first, second)):
+        for path, seconds in below.items():
+            record.phases[path] = PhaseTimes(1.5, 2.0, seconds[at])  # type: ignore[index]
+    # Its two halves explain neither one alone.
+    assert compare(first, second).sentence == "inner took 39.0 s longer."
+
+
+def test_time_outside_of_all_phases() -> None:
+    slow = dataclasses.replace(build(Timing=5.0), duration_s=36.0)
+    made = compare(build(Timing=5.0), slow)
+    assert made.sentence == "What is outside of TensorRT's phases took 30.0 s longer."
+    assert made.frame["phase"].iloc[-1] == "(outside of TensorRT's phases)"
+    assert made.frame["difference_s"].iloc[-1] == pytest.approx(30.0)
+
+
+def test_different_networks_are_told() -> None:
+    other = dataclasses.replace(KEY, network="other", timing_cache="cold", size={"layers": 2_000.0})
+    made = compare(
+        pair("warm", Timing_tactics=3.0), (other, build(Timing_tactics=44.0)), names=["a", "b"]
+    )
+    assert made.sentence == (
+        "Different networks (a, 100 layers and b, 2,000 layers): Timing tactics took 41.0 s longer."
+    )
+    same = compare(pair(Timing=30.0), (other, build(Timing=30.0)), names=["a", "b"])
+    assert same.sentence.endswith("layers): all phases took about the same.")
+
+
+def test_what_is_usual_is_called_so() -> None:
+    made = compare(scattered(2.0), build(Cloning=2.0, Timing_tactics=12.0))
+    assert re.fullmatch(
+        r"Timing tactics took .* s longer, which is within the usual scatter of 8 earlier builds\.",
+        made.sentence,
+    )
+    unusual = compare(scattered(2.0), build(Cloning=2.0, Timing_tactics=40.0))
+    assert unusual.sentence.startswith("Timing tactics took ")
+    assert "usual" not in unusual.sentence
+    assert "That is more than the usual scatter of 8 earlier builds." in unusual.notes
+    few = compare(scattered(2.0, 2), build(Cloning=2.0, Timing_tactics=12.0))
+    assert "usual" not in few.sentence
+    assert few.notes[-1].startswith("Whether that is more than chance is not known")
+
+
+def test_most_builds_of_one_kind_count_as_usual() -> None:
+    source = random.Random(2)  # noqa: S311 - no secret
+    draws = [
+        [build(float(at), Timing=10.0 * math.exp(source.gauss(0.0, 0.1))) for at in range(6)]
+        for _ in range(200)
+    ]
+    alarms = [
+        "That is more than the usual scatter" in " ".join(compare(group[:5], group[5]).notes)
+        for group in draws
+    ]
+    assert sum(alarms) < 20
+
+
+def test_three_builds() -> None:
+    made = compare(build(Timing=10.0), build(Timing=30.0), build(Timing=2.0), names=["a", "b", "c"])
+    assert made.sentence == "b took longest, c least: Timing took 28.0 s longer."
+    assert made.notes[0] == "a: 11.0 s; b: 31.0 s; c: 3.00 s."
+    assert "difference_s" not in made.frame
+    assert "b: Timing" in made.svg
+    assert "c: Timing" in made.svg
+
+
+# ---- what is compared ---------------------------------------------------------------------------
+
+
+def test_a_list_of_the_history_is_its_newest_against_the_others() -> None:
+    records = [build(float(at), Timing=10.0 + at) for at in (3, 1, 2, 0)]
+    made = compare(records)
+    assert made.names == ("earlier (the middle one of 3)", "1970-01-01 00:00:03 UTC")
+    assert made.frame.loc[1, "difference_s"] == pytest.approx(2.0)
+    with pytest.raises(CompareError, match="There is one build only"):
+        compare(records[:1])
+
+
+class Stand:
+    """Something of an odd kind."""
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((), "nothing to compare"),
+        ((3,), "A int is no build that has ended"),
+        ((None, build(A=1.0)), "A NoneType is no build"),
+        ((build(A=1.0), Stand()), "A Stand is no build"),
+        (([],), "A list is no build"),
+        (([build(A=1.0), 3],), "A list is no build"),
+        (((KEY, 3), build(A=1.0)), "A tuple is no build"),
+        ((build(A=1.0),), "One record alone has no earlier builds"),
+    ],
+)
+def test_what_cannot_be_compared(given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(CompareError, match=words) as caught:
+        compare(*given)
+    assert caught.value.remedy
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("names", [["a"], "ab", [1, 2], ["a", ""], ["a", "b", "c"], 7, [None, "a"]])
+def test_names_that_do_not_fit(names: Any) -> None:
+    with pytest.raises(CompareError, match="must be 2 texts"):
+        compare(build(A=1.0), build(A=2.0), names=names)
+
+
+def test_the_same_name_twice() -> None:
+    with pytest.raises(CompareError, match="the same name twice"):
+        compare(build(A=1.0), build(A=2.0), names=["a", "a"])
+
+
+def test_files_that_are_no_records(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot be read as a record"):
+        compare(tmp_path / "missing.json", build(A=1.0))
+
+
+@pytest.mark.parametrize("kind", [Build, BuildWidget])
+def test_a_build_that_has_not_ended(kind: type[Any]) -> None:
+    pending = kind(models.mlp(1).SerializeToString(), backend="tensorrt_rtx")
+    for given in ((pending,), (pending, build(A=1.0))):
+        with pytest.raises(CompareError, match=r"has not ended \(pending\)"):
+            compare(*given)
+    with pytest.raises(CompareError, match="was made while the build was pending"):
+        compare(pending.record(), build(A=1.0))
+
+
+def record(**changes: Any) -> Record:
+    """Give a record of an attached build, as loaded from a file."""
+    with Build.attach(backend="tensorrt_rtx", name="mine") as attached:
+        for name in (ROOT, "Timing"):
+            attached.monitor.phase_start(name, None if name == ROOT else ROOT, 1)
+        for name in ("Timing", ROOT):
+            attached.monitor.phase_finish(name)
+        attached.finish(b"engine")
+    text = json.loads(attached.record().to_json())
+    text["build"].update(changes)
+    return Record.from_json(json.dumps(text))
+
+
+def test_records_and_their_paths(tmp_path: Path) -> None:
+    one = record()
+    path = one.save(tmp_path / "one.json")
+    for given in (path, str(path)):
+        made = compare(given, one)
+        assert made.names == ("build 1", "build 2")
+        assert made.sentence == "All phases took about the same."
+        assert list(made.frame["phase"][:2]) == [ROOT, "Timing"]
+
+
+def test_options_of_records_that_differ() -> None:
+    one, two = record(), record()
+    options = {**two.options, "optimization_level": 5}
+    slow = dataclasses.replace(
+        two,
+        options=options,
+        path_columns={**two.path_columns, "total_s": [9.0, 9.0], "self_s": [0.0, 9.0]},
+        result=dataclasses.replace(two.result, duration_s=9.0),  # type: ignore[type-var]
+    )
+    assert compare(one, slow).sentence == (
+        "Timing took 9.00 s longer: optimization_level was 5 instead of 3."
+    )
+    # The other way round it explains nothing, and is only listed.
+    fast = dataclasses.replace(one, options=options)
+    again = dataclasses.replace(slow, options=one.options)
+    assert compare(fast, again).sentence == (
+        "Timing took 9.00 s longer; the builds differ in optimization_level (5 → default)."
+    )
+
+
+def test_a_build_that_was_cancelled_is_told() -> None:
+    one = record()
+    assert one.result is not None
+    stopped = dataclasses.replace(
+        one, status="cancelled", result=dataclasses.replace(one.result, status="cancelled")
+    )
+    made = compare(one, stopped, names=["whole", "part"])
+    assert "part was cancelled: its times are those up to its end." in made.notes
+
+
+# ---- the table and the picture ------------------------------------------------------------------
+
+
+def test_the_frame() -> None:
+    made = compare(build(Cloning=2.0, Old=1.0, Timing=3.0), build(Cloning=2.0, Timing=9.0, New=1.0))
+    frame = made.frame
+    assert type(frame) is pd.DataFrame
+    assert list(frame.columns) == [
+        *("phase", "path", "depth"),
+        *("build 1 total_s", "build 1 self_s", "build 1 count"),
+        *("build 2 total_s", "build 2 self_s", "build 2 count"),
+        *("difference_s", "ratio"),
+    ]
+    assert list(frame["phase"][:5]) == [ROOT, "Cloning", "Timing", "New", "Old"]
+    assert list(frame["depth"]) == [0, 1, 1, 1, 1, 0]
+    by_phase = frame.set_index("phase")
+    assert by_phase.loc["Timing", "difference_s"] == pytest.approx(6.0)
+    assert by_phase.loc["Timing", "ratio"] == pytest.approx(3.0)
+    assert by_phase.loc["Old", ["build 1 count", "build 2 count"]].tolist() == [3, 0]
+    assert by_phase.loc["Old", "build 2 total_s"] == 0.0
+    assert math.isnan(by_phase.loc["New", "ratio"])  # type: ignore[arg-type]
+    assert by_phase.loc[ROOT, "build 1 self_s"] == pytest.approx(0.0)
+    assert made.frame.attrs["sentence"] == made.sentence
+
+
+def test_the_picture_shows_what_grew_and_what_shrank() -> None:
+    made = compare(
+        build(Cloning=20.0, Timing=5.0, Same=3.0), build(Cloning=5.0, Timing=25.0, Same=3.0)
+    )
+    root = ET.fromstring(made.svg)  # noqa: S314 - our own
+    space = "{http://www.w3.org/2000/svg}"
+    assert root.get("role") == "img"
+    assert made.sentence in (root.get("aria-label") or "")
+    titles = [node.text for node in root.iter(f"{space}title")][1:]
+    assert titles == [
+        "Building engine > Cloning: -15.0 s (20.0 s → 5.00 s)",
+        "Building engine > Timing: +20.0 s (5.00 s → 25.0 s)",
+    ]
+    bars = [node for node in root.iter(f"{space}rect") if node.get("fill") != "none"]
+    line = float(re.findall(r"M(\d+) ", made.svg)[0])
+    left, right = (float(bar.get("x") or 0) for bar in bars)
+    assert left + float(bars[0].get("width") or 0) == pytest.approx(line, abs=1.0)
+    assert right == pytest.approx(line, abs=1.0)
+    assert float(bars[1].get("width") or 0) > float(bars[0].get("width") or 0)
+    assert {bar.get("fill") for bar in bars} == {"#d55e00", "#0072b2"}
+
+
+def test_equal_builds_have_no_bars() -> None:
+    made = compare(build(Timing=5.0), build(Timing=5.0))
+    assert "<rect" not in made.svg
+    ET.fromstring(made.svg)  # noqa: S314 - our own
+
+
+def test_a_strangers_names_do_nothing() -> None:
+    slow = {f"{name}": 5.0 + at for at, name in enumerate(HOSTILE)}
+    first = build(**dict.fromkeys(slow, 1.0))
+    second = build(**slow)
+    made = compare(first, second, names=HOSTILE[:2])
+    bundle = made._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html"}
+    reader = Reader(bundle["text/html"])
+    assert reader.tags <= {
+        *("style", "section", "p", "strong", "div", "svg", "title", "g", "text", "path", "rect"),
+        *("table", "caption", "thead", "tbody", "tr", "th", "td", "bdi"),
+    }
+    assert not {name for name in reader.attributes if name.startswith("on")}
+    assert "http" not in bundle["text/html"].replace("http://www.w3.org/2000/svg", "")
+    ET.fromstring(made.svg)  # noqa: S314 - our own
+    for text in (bundle["text/plain"], bundle["text/html"]):
+        assert not {sign for sign in text if not sign.isprintable()} - {"\n"}
+        text.encode("utf-8")
+
+
+def test_a_comparison_of_many_phases_is_small() -> None:
+    first = build(**{f"phase_{at}": 1.0 for at in range(2_000)})
+    second = build(**{f"phase_{at}": 1.0 + at / 100 for at in range(2_000)})
+    made = compare(first, second)
+    assert len(made.frame) == 2_002
+    bundle = made._repr_mimebundle_()
+    assert len(bundle["text/html"]) < 40_000
+    assert "+1,962 phases that differ less" in bundle["text/html"]
+    assert made.svg.count("<rect") == 2 * 12
+    assert "phase 1999" in made.svg
+
+
+def test_it_is_shown_as_text() -> None:
+    made = compare(build(Timing=5.0), build(Timing=25.0), names=["before", "after"])
+    assert repr(made).splitlines() == [
+        "Timing took 20.0 s longer.",
+        "before: 6.00 s; after: 26.0 s.",
+        made.notes[1],
+        "",
+        "Time of each phase: before, after",
+        "Phase                         before   after  Difference  Ratio  Count",
+        "Building engine               5.00 s  25.0 s     +20.0 s   5.00      1",
+        "  Timing                      5.00 s  25.0 s     +20.0 s   5.00      3",
+        "outside of TensorRT's phases  1.00 s  1.00 s        +0 s   1.00      1",
+    ]
+
+
+def test_saving(tmp_path: Path) -> None:
+    made = compare(build(Timing=5.0), build(Timing=25.0), names=["before", "after"])
+    assert isinstance(made, Comparison)
+    svg = made.save(tmp_path / "picture.svg").read_text(encoding="utf-8")
+    assert svg == made.svg
+    html = made.save(str(tmp_path / "whole.HTML")).read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>")
+    assert made.sentence in html
+    table = pd.read_csv(made.save(tmp_path / "table.csv"))
+    pd.testing.assert_frame_equal(table, made.frame)
+    for name in ("table.xlsx", "table"):
+        with pytest.raises(CompareError, match="cannot be written as"):
+            made.save(tmp_path / name)

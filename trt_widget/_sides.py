@@ -1,0 +1,302 @@
+"""What a comparison knows of each build, whatever it was given as."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from trt_widget.build import FINAL, Build
+from trt_widget.errors import BuildError
+from trt_widget.history import BuildKey, BuildRecord
+from trt_widget.record import Record, load_record, make_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["OUTSIDE", "CompareError", "Path", "Phase", "Side", "read_sides"]
+
+#: A phase: the names from the root down to it.
+Path = tuple[str, ...]
+
+#: Stands for the time in which no phase of TensorRT was open: starting, reading the model.
+OUTSIDE: Final[Path] = ()
+
+_FORMS: Final = (
+    "Give builds that have ended (Build, BuildWidget, Record), paths of saved records, or builds "
+    "of the history (build.earlier, History().similar(key))."
+)
+#: Options with an influence on what is built and how long that takes.
+_OPTIONS: Final = (
+    *("flags", "strongly_typed", "network_flags"),
+    *("optimization_level", "workspace", "device", "target"),
+)
+
+
+class CompareError(BuildError, ValueError):
+    """What was given cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one path took in one build: seconds in all and in itself, and how often."""
+
+    total_s: float
+    self_s: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """One build of a comparison.
+
+    Attributes
+    ----------
+    name
+        What people call it.
+    duration_s
+        From its start to its end.
+    phases
+        By path, in tree order; :data:`OUTSIDE` is among them.
+    facts
+        What can explain a difference, by name, as far as it is known: ``timing_cache``,
+        ``version``, ``target`` (of the history's key), ``device``, ``executor``.
+    options
+        The options with an influence, or None where only ``digest`` is known of them.
+    digest
+        Digest of the options, or None.
+    network
+        Hash of the network, or None.
+    layers
+        Its number of layers, or None.
+    status
+        How it ended.
+    sample
+        Earlier builds of the same network in the same way.
+    """
+
+    name: str
+    duration_s: float
+    phases: Mapping[Path, Phase]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] | None = None
+    digest: str | None = None
+    network: str | None = None
+    layers: int | None = None
+    status: str = "succeeded"
+    sample: tuple[BuildRecord, ...] = ()
+
+    def total(self, path: Path) -> float:
+        """Give the seconds of a path; 0 where there is none."""
+        phase = self.phases.get(path)
+        return 0.0 if phase is None else phase.total_s
+
+    def itself(self, path: Path) -> float:
+        """Give the seconds of a path without what is below it."""
+        phase = self.phases.get(path)
+        return 0.0 if phase is None else phase.self_s
+
+    def count(self, path: Path) -> int:
+        """Give how often a path opened."""
+        phase = self.phases.get(path)
+        return 0 if phase is None else phase.count
+
+
+def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
+    """Read what :func:`trt_widget.compare.compare` was given.
+
+    Raises
+    ------
+    CompareError
+        Too few builds, one that has not ended, or something else altogether.
+    RecordError
+        A path that is no record's.
+    """
+    if not given:
+        raise CompareError("There is nothing to compare.", _FORMS)
+    sides = _with_its_past(given[0]) if len(given) == 1 else [_read(item) for item in given]
+    chosen = _check_names(names, len(sides))
+    if chosen is None:
+        chosen = [side.name for side in sides]
+        if len(set(chosen)) < len(chosen):
+            chosen = [f"build {number}" for number in range(1, len(sides) + 1)]
+    return [replace(side, name=name) for side, name in zip(sides, chosen, strict=True)]
+
+
+def _check_names(names: Any, count: int) -> list[str] | None:
+    if names is None:
+        return None
+    given = list(names) if isinstance(names, (list, tuple)) else []
+    if len(given) != count or not all(isinstance(name, str) and name for name in given):
+        raise CompareError(
+            f"names= must be {count} texts, one for each build, in their order.",
+            'For example names=["cold", "warm"].',
+        )
+    if len(set(given)) < count:
+        raise CompareError("names= holds the same name twice.", "Give each build its own.")
+    return given
+
+
+def _with_its_past(given: Any) -> list[Side]:
+    """Give the build, after the one that stands for those before it."""
+    if _are_records(given):
+        ordered = sorted(given, key=lambda record: record.finished_at)
+        past, newest = ordered[:-1], _of_history(ordered[-1])
+        if not past:
+            raise CompareError("There is one build only.", "Build the network once more.")
+        return [_typical(past, newest), newest]
+    build = getattr(given, "_build", given)
+    if not isinstance(build, Build):
+        _read(given)  # says what is wrong with it, if anything is
+        raise CompareError(
+            "One record alone has no earlier builds to be compared with.", f"Give two. {_FORMS}"
+        )
+    side = replace(_of_record(_ended(build)), name="this build", sample=tuple(build.earlier))
+    if not side.sample:
+        raise CompareError(
+            f"The history knows no earlier build of {build.name} that was built in the same way.",
+            "Build it once more with the same options, or give another build to compare it with.",
+        )
+    return [_typical(side.sample, side), side]
+
+
+def _typical(records: Sequence[BuildRecord], like: Side) -> Side:
+    """Give the one of several builds whose duration is in the middle."""
+    middle = statistics.median_low(record.duration_s for record in records)
+    record = next(record for record in records if record.duration_s == middle)
+    name = "earlier" if len(records) == 1 else f"earlier (the middle one of {len(records)})"
+    return replace(
+        _of_history(record),
+        name=name,
+        facts=like.facts,
+        options=like.options,
+        digest=like.digest,
+        network=like.network,
+        layers=like.layers,
+        sample=tuple(records),
+    )
+
+
+def _read(given: Any) -> Side:
+    build = getattr(given, "_build", given)
+    if isinstance(build, Build):
+        return replace(_of_record(_ended(build)), sample=tuple(build.earlier))
+    if isinstance(given, Record):
+        return _of_record(given)
+    if isinstance(given, (str, os.PathLike)):
+        return _of_record(load_record(given))
+    if isinstance(given, BuildRecord):
+        return _of_history(given)
+    if _are_records(given):
+        return _typical(given, _of_history(given[0]))
+    if isinstance(given, tuple) and len(given) == len(("key", "record")):
+        key, record = given
+        if isinstance(key, BuildKey) and isinstance(record, BuildRecord):
+            return _of_history(record, key)
+    raise CompareError(f"A {type(given).__name__} is no build that has ended.", _FORMS)
+
+
+def _are_records(given: Any) -> bool:
+    return (
+        isinstance(given, (list, tuple))
+        and bool(given)
+        and all(isinstance(item, BuildRecord) for item in given)
+    )
+
+
+def _ended(build: Build) -> Record:
+    if build.status not in FINAL:
+        raise CompareError(
+            f"The build of {build.name} has not ended ({build.status}): what it takes is not known "
+            "yet.",
+            "Wait for it: build.wait(). Meanwhile build.eta_s and build.exceeded say how it stands "
+            "against earlier ones.",
+        )
+    return make_record(build)
+
+
+def _of_record(record: Record) -> Side:
+    result = record.result
+    if result is None:
+        raise CompareError(
+            f"The record of {record.name} was made while the build was {record.status}: what it "
+            "took is not known.",
+            "Save a record after the end.",
+        )
+    columns = record.path_columns
+    paths: list[Path] = []
+    for name, parent in zip(columns["name"], columns["parent"], strict=True):
+        paths.append((name,) if parent < 0 else (*paths[parent], name))
+    phases = {
+        path: Phase(total, itself, count)
+        for path, total, itself, count in zip(
+            paths, columns["total_s"], columns["self_s"], columns["count"], strict=True
+        )
+    }
+    key = record.key or {}
+    cache = (result.timing_cache or {}).get("state", key.get("timing_cache"))
+    facts = {
+        "timing_cache": cache,
+        "version": f"{record.backend} {record.version}",
+        "target": key.get("target"),
+        "device": result.device,
+        "executor": record.executor,
+    }
+    return Side(
+        record.name,
+        result.duration_s,
+        _with_outside(phases, result.duration_s),
+        {name: value for name, value in facts.items() if value},
+        {name: record.options.get(name) for name in _OPTIONS},
+        key.get("options"),
+        key.get("network"),
+        result.layers,
+        record.status,
+    )
+
+
+def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
+    totals = {path: times.total_s for path, times in record.phases.items() if path}
+    below: dict[Path, float] = {}
+    for path, total in totals.items():
+        below[path[:-1]] = below.get(path[:-1], 0.0) + total
+    ordered = sorted(totals, key=lambda path: (record.phases[path].start_s, len(path)))
+    phases = {
+        path: Phase(
+            totals[path],
+            max(0.0, totals[path] - below.get(path, 0.0)),
+            record.phases[path].count,
+        )
+        for path in ordered
+    }
+    facts: dict[str, str] = {}
+    layers = None
+    if key is not None:
+        facts = {
+            "timing_cache": key.timing_cache,
+            "version": f"{key.package} {key.version}",
+            "target": key.target,
+            "executor": key.executor,
+        }
+        layers = int(key.size["layers"]) if "layers" in key.size else None
+    try:
+        when = datetime.fromtimestamp(record.finished_at, timezone.utc)
+        name = f"{when:%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        name = "earlier"
+    return Side(
+        name,
+        record.duration_s,
+        _with_outside(phases, record.duration_s),
+        {name: value for name, value in facts.items() if value},
+        digest=key.options if key is not None else None,
+        network=key.network if key is not None else None,
+        layers=layers,
+    )
+
+
+def _with_outside(phases: dict[Path, Phase], duration_s: float) -> dict[Path, Phase]:
+    rest = duration_s - sum(phase.total_s for path, phase in phases.items() if len(path) == 1)
+    return {**phases, OUTSIDE: Phase(max(0.0, rest), max(0.0, rest), 1)}
