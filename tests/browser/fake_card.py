@@ -30,14 +30,6 @@ class Picture(anywidget.AnyWidget):
     text = traitlets.Unicode("the timeline").tag(sync=True)
 
 
-class Card(BuildCard):
-    """A card whose timeline may be any widget."""
-
-    timeline = traitlets.Instance(ipywidgets.DOMWidget, allow_none=True).tag(
-        sync=True, **ipywidgets.widget_serialization
-    )
-
-
 def bar(
     depth: int, label: str, status: str, step: int, total: int, *, silent: float = 0
 ) -> PhaseBar:
@@ -72,10 +64,10 @@ def tree(silent: float = 0) -> list[PhaseBar]:
     return [bar(*row, silent=silent) for row in rows]
 
 
-def card(rows: Any = (), **header: Any) -> Card:
+def card(rows: Any = (), **header: Any) -> BuildCard:
     """Make a card of rows, or of tuples for :func:`bar`."""
     now = time.time()
-    made = Card()
+    made = BuildCard()
     made.cancel_channel = CancelChannel()
     made.cancel_channel.on_msg(lambda _channel, content, _buffers: asked.append(content))
     with made.hold_sync():
@@ -93,23 +85,23 @@ def card(rows: Any = (), **header: Any) -> Card:
     return made
 
 
-def beat(made: Card, **changes: Any) -> Card:
+def beat(made: BuildCard, **changes: Any) -> BuildCard:
     """Send the header again, with changes."""
     made.header = {**made.header, **changes, "now": time.time()}
     return made
 
 
-def touch(made: Card, **changes: Any) -> None:
+def touch(made: BuildCard, **changes: Any) -> None:
     """Let TensorRT call for the last row."""
     made.rows[-1].info = {**made.rows[-1].info, "touched": time.time(), **changes}
 
 
-def extend(made: Card) -> None:
+def extend(made: BuildCard) -> None:
     """Add a row."""
     made.rows = [*made.rows, bar(1, "Serializing", "running", 0, 2)]
 
 
-def finish(made: Card, status: str, **changes: Any) -> Card:
+def finish(made: BuildCard, status: str, **changes: Any) -> BuildCard:
     """End the build; its open rows end with it."""
     return beat(
         made, status=status, ended=made.header["started"] + 7.4, can_cancel=False, **changes

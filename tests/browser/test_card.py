@@ -195,7 +195,7 @@ def test_progress_and_time_left(open_notebook: OpenNotebook) -> None:
     expect(words).to_contain_text("99 %a few seconds left")
 
     notebook.kernel("beat(c, progress=0.93, eta_s=None, exceeded=True, usual_s=41.2)")
-    expect(whole).to_have_attribute("aria-valuetext", "99 %, takes longer than expected (41 s)")
+    expect(whole).to_have_attribute("aria-valuetext", "99 %, takes longer than the expected 41 s")
     expect(words).not_to_contain_text("left")
     notebook.kernel("beat(c, status='cancelling', can_cancel=False)")
     expect(whole).to_have_attribute("aria-valuetext", "99 %")
@@ -334,7 +334,7 @@ c
     notebook.run(1)
     view = card(notebook, 1)
     expect(view.locator(".progress-bar")).to_have_count(5)
-    fold = view.locator(".trt-timeline")
+    fold = view.locator(".trt-timeline-fold")
     expect(fold).to_be_hidden()
     notebook.kernel("c.timeline = p")
     summary = fold.locator("summary")
@@ -786,7 +786,7 @@ button Cancel
 TensorRT-RTX 1.7.1.116
 progressbar Whole build 93 of 100
 93 %
-takes longer than expected (41 s)
+takes longer than the expected 41 s
 Cloning
 group
 DisclosureTriangle 2 phases open

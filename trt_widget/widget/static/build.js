@@ -229,7 +229,7 @@ function roughly(seconds) {
 
 /** How long a build should take. @param {number} seconds */
 function expected(seconds) {
-  if (seconds < 1) return "less than 1 s";
+  if (seconds < 0.95) return "fraction of a second";
   return seconds < 100 ? `${Math.round(seconds)} s` : colons(seconds);
 }
 
@@ -984,7 +984,7 @@ class Slowest {
 
 /** The timeline, a widget of its own: there only while somebody looks. */
 class Timeline {
-  el = make("details", "trt-timeline");
+  el = make("details", "trt-timeline-fold");
   #host = make("div", "trt-timeline-host");
   #widgets;
   /** @type {string | null} */
@@ -1037,7 +1037,10 @@ class Timeline {
       // As for a row's bar.
       view.trigger("displayed");
     } catch {
-      if (opening === this.#opening) this.#host.textContent = "The kernel no longer has the timeline.";
+      if (opening !== this.#opening) return;
+      const missing = make("div", "trt-missing");
+      setText(missing, "The kernel no longer has the timeline.");
+      this.#host.replaceChildren(missing);
     }
   }
 
@@ -1408,8 +1411,8 @@ class Card {
   /** Draw how far it is. @param {number} now @param {Status} shown @returns {{progress: number | null, left: string}} */
   #drawOverall(now, shown) {
     const { header, status, contact, outlook } = this.#session;
-    const { progress, left } = outlook.read(header, now);
     const active = status === "running" || status === "cancelling";
+    const { progress, left } = active ? outlook.read(header, now) : { progress: null, left: null };
     const lost = contact !== "live";
     setShown(this.#overall.el, active && !(lost && progress === null));
     const moving = active && !lost;
@@ -1417,7 +1420,7 @@ class Card {
     let told = "";
     if (lost) told = progress === null ? "" : "when last heard of";
     else if (shown !== "running") told = "";
-    else if (header.exceeded) told = `takes longer than expected${usual === null ? "" : ` (${expected(usual)})`}`;
+    else if (header.exceeded) told = `takes longer than ${usual === null ? "expected" : `the expected ${expected(usual)}`}`;
     else if (progress === null) told = "time left not known";
     else if (left !== null) told = `${left} left`;
     const basis = progress !== null && moving && shown === "running" ? (header.basis ?? "") : "";
