@@ -1,0 +1,145 @@
+"""Comparisons of real builds of TensorRT for RTX.
+
+Full TensorRT's timing cache cannot be seen here: that a cold one is told as the cause is tested
+with builds as the history keeps them (tests/unit/test_compare.py).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tensorrt_rtx as trt
+
+from tests import models
+from trt_widget import Build, BuildWidget
+from trt_widget.compare import CompareError, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODEL = models.mlp(4).SerializeToString()
+SLOW = "Optimizing graph"
+
+
+class Slow(trt.IProgressMonitor):  # type: ignore[misc]  # no stubs
+    """A user's own monitor, which holds one phase up for four seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept = False
+
+    def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+        """Nothing."""
+
+    def phase_finish(self, name: str) -> None:
+        """Nothing."""
+
+    def step_complete(self, name: str, step: int) -> bool:  # noqa: ARG002 - TensorRT's signature
+        """Sleep once."""
+        if name == SLOW and not self.slept:
+            self.slept = True
+            time.sleep(4.0)
+        return True
+
+
+def built(configure: Callable[[Any, Any, Any], None] | None = None, **options: Any) -> Build:
+    made = Build(MODEL, configure=configure, backend="tensorrt_rtx", **options).start()
+    made.wait(120)
+    return made
+
+
+def hold_up(_builder: Any, _network: Any, config: Any) -> None:
+    config.progress_monitor = Slow()
+
+
+@pytest.fixture(scope="module")
+def quick() -> Build:
+    return built(executor="thread")
+
+
+def test_the_phase_that_became_slower_is_named(quick: Build) -> None:
+    slow = built(hold_up, executor="thread")
+    made = compare(quick, slow, names=["quick", "slow"])
+    assert made.sentence.startswith(f"{SLOW} took ")
+    assert made.sentence.endswith(" s longer.")
+    by_phase = made.frame.set_index("phase")
+    assert 3.9 < by_phase.loc[SLOW, "difference_s"] < 20.0  # type: ignore[operator]
+    assert set(by_phase["quick count"]) == set(by_phase["slow count"])
+    back = compare(slow, quick)
+    assert back.sentence.startswith(f"{SLOW} took ")
+    assert " s less" in back.sentence
+    assert f"{SLOW}: +" in made.svg
+
+
+def test_what_takes_long_before_the_first_phase_is_told(quick: Build) -> None:
+    def wait(*_: Any) -> None:
+        time.sleep(4.0)
+
+    made = compare(quick, built(wait, executor="thread"))
+    assert made.sentence.startswith("What is outside of TensorRT's phases took ")
+
+
+def test_records_on_another_machine_say_the_same(quick: Build, tmp_path: Path) -> None:
+    slow = built(hold_up, executor="thread")
+    paths = []
+    for name, build in (("quick", quick), ("slow", slow)):
+        build.record(tmp_path / f"{name}.json")
+        paths.append(tmp_path / f"{name}.json")
+    there, here = compare(*paths), compare(quick, slow)
+    assert there.sentence == here.sentence
+    assert there.frame.equals(here.frame)
+
+
+def test_builds_in_different_places_differ_in_that(quick: Build) -> None:
+    other = built(executor="process")
+    sentence = compare(quick, other).sentence
+    assert sentence == "All phases took about the same." or sentence.endswith(
+        "; the builds differ in executor (thread → process)."
+    )
+
+
+def test_a_build_against_its_own_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history.sqlite3"))
+    with pytest.raises(CompareError, match="knows no earlier build"):
+        compare(built())
+    second = compare(built())
+    assert second.names == ("earlier", "this build")
+    assert (second.frame["earlier count"] == second.frame["this build count"]).all()
+    for _ in range(2):
+        built()
+    widget = BuildWidget(MODEL, backend="tensorrt_rtx").start()
+    widget.wait(120)
+    made = compare(widget)
+    assert made.names == ("earlier (the middle one of 4)", "this build")
+    # With so many it is known whether a difference is usual.
+    assert "is not known" not in repr(made)
+    records = widget._build.earlier
+    assert compare(records).names[0] == "earlier (the middle one of 3)"
+    assert compare(records, widget).frame["difference_s"].tolist() == pytest.approx(
+        made.frame["difference_s"].tolist()
+    )
+
+
+def test_different_networks(quick: Build, tmp_path: Path) -> None:
+    path = tmp_path / "larger.onnx"
+    path.write_bytes(models.mlp(40).SerializeToString())
+    larger = Build(path, backend="tensorrt_rtx", executor="thread").start()
+    larger.wait(120)
+    sentence = compare(quick, larger).sentence
+    assert sentence.startswith("Different networks (<bytes>, ")
+    assert "larger.onnx, " in sentence
+
+
+def test_a_running_and_a_cancelled_build(quick: Build) -> None:
+    build = Build(MODEL, configure=hold_up, backend="tensorrt_rtx", executor="thread").start()
+    with pytest.raises(CompareError, match=r"has not ended \((?:pending|running)\)"):
+        compare(quick, build)
+    build.request_cancel()
+    build.wait_ended(120)
+    assert build.status == "cancelled"
+    made = compare(quick, build, names=["whole", "part"])
+    assert "part was cancelled: its times are those up to its end." in made.notes
+    assert made.frame["part count"].sum() < made.frame["whole count"].sum()
