@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget._timing_cache import STATES as CACHE_STATES
 from trt_widget.build import FINAL, Build
 from trt_widget.errors import BuildError
 from trt_widget.history import BuildKey, BuildRecord
@@ -105,7 +106,7 @@ class Side:
 
 
 def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
-    """Read what :func:`trt_widget.compare.compare` was given.
+    """Read what :func:`trt_widget.compare` was given.
 
     Raises
     ------
@@ -153,13 +154,38 @@ def _with_its_past(given: Any) -> list[Side]:
         raise CompareError(
             "One record alone has no earlier builds to be compared with.", f"Give two. {_FORMS}"
         )
-    side = replace(_of_record(_ended(build)), name="this build", sample=tuple(build.earlier))
-    if not side.sample:
+    side = replace(_of_record(_ended(build)), name="this build")
+    state, records = _last_time(build)
+    if not records:
         raise CompareError(
             f"The history knows no earlier build of {build.name} that was built in the same way.",
             "Build it once more with the same options, or give another build to compare it with.",
         )
-    return [_typical(side.sample, side), side]
+    facts = {**side.facts, "timing_cache": state}
+    return [replace(_typical(records, side), facts=facts), side]
+
+
+def _last_time(build: Build) -> tuple[str, list[BuildRecord]]:
+    """Give the earlier builds that are like the last one before, and their timing cache's state.
+
+    That may be another state than this build's, which then explains the difference.
+    """
+    key, history = build.key, build.history
+    if key is None:
+        return "none", []
+    best = (key.timing_cache, build.earlier)
+    for state in CACHE_STATES:
+        if history is None or state == key.timing_cache:
+            continue
+        ended = build.entered_at[build.status]
+        found = [
+            record
+            for record in history.similar(replace(key, timing_cache=state))
+            if record.finished_at <= ended
+        ]
+        if found and (not best[1] or found[0].finished_at > best[1][0].finished_at):
+            best = (state, found)
+    return best
 
 
 def _typical(records: Sequence[BuildRecord], like: Side) -> Side:

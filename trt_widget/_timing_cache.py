@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trt_widget.options import BuildOptions
 
-__all__ = ["NO_CACHE", "TimingCache", "cache_facts", "use_timing_cache"]
+__all__ = ["NO_CACHE", "STATES", "TimingCache", "cache_facts", "use_timing_cache"]
 
 # Another build only holds the lock while it reads, combines and writes some megabytes.
 _PATIENCE_S: Final = 10.0
@@ -31,7 +31,7 @@ _PRIVATE: Final = 0o700
 _MAX_TAG: Final = 80
 
 State = Literal["none", "cold", "warm"]
-_STATES: Final[tuple[State, ...]] = ("none", "cold", "warm")
+STATES: Final[tuple[State, ...]] = ("none", "cold", "warm")
 _COUNTS: Final = ("known_before", "known_after", "reused")
 
 #: The facts of a build without a timing cache.
@@ -238,7 +238,7 @@ def cache_facts(given: object) -> dict[str, Any] | None:
     """
     if isinstance(given, str):
         given = {"state": given}
-    if not isinstance(given, dict) or given.get("state") not in _STATES:
+    if not isinstance(given, dict) or given.get("state") not in STATES:
         return None
     path = given.get("path")
     counts = {name: given.get(name) for name in _COUNTS}

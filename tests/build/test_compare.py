@@ -6,7 +6,9 @@ with builds as the history keeps them (tests/unit/test_compare.py).
 
 from __future__ import annotations
 
+import functools
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +16,8 @@ import tensorrt_rtx as trt
 
 from tests import models
 from trt_widget import Build, BuildWidget
-from trt_widget.compare import CompareError, compare
+from trt_widget.comparison import CompareError, compare
+from trt_widget.history import BuildRecord, History
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +30,9 @@ SLOW = "Optimizing graph"
 class Slow(trt.IProgressMonitor):  # type: ignore[misc]  # no stubs
     """A user's own monitor, which holds one phase up for four seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: str) -> None:
         super().__init__()
+        self.phase = phase
         self.slept = False
 
     def phase_start(self, name: str, parent: str | None, steps: int) -> None:
@@ -39,7 +43,7 @@ class Slow(trt.IProgressMonitor):  # type: ignore[misc]  # no stubs
 
     def step_complete(self, name: str, step: int) -> bool:  # noqa: ARG002 - TensorRT's signature
         """Sleep once."""
-        if name == SLOW and not self.slept:
+        if name == self.phase and not self.slept:
             self.slept = True
             time.sleep(4.0)
         return True
@@ -51,8 +55,8 @@ def built(configure: Callable[[Any, Any, Any], None] | None = None, **options: A
     return made
 
 
-def hold_up(_builder: Any, _network: Any, config: Any) -> None:
-    config.progress_monitor = Slow()
+def hold_up(_builder: Any, _network: Any, config: Any, phase: str = SLOW) -> None:
+    config.progress_monitor = Slow(phase)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +125,31 @@ def test_a_build_against_its_own_history(tmp_path: Path, monkeypatch: pytest.Mon
     assert compare(records, widget).frame["difference_s"].tolist() == pytest.approx(
         made.frame["difference_s"].tolist()
     )
+
+
+def test_the_last_build_had_a_warm_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The earlier builds are stand-ins: this one, without what it was held up in one phase."""
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history.sqlite3"))
+    timed = "Computing profile costs"
+    build = built(functools.partial(hold_up, phase=timed), executor="thread")
+    assert build.key is not None
+    (record,) = History().similar(build.key)
+    (held_up,) = (path for path in record.phases if path[-1] == timed)
+    for state, less, ago, sentence in (
+        ("warm", 3.5, 60.0, f"{timed} took 3.50 s longer: there was no timing cache."),
+        # What came before that is not the last time.
+        ("cold", 3.0, 90.0, f"{timed} took 3.50 s longer: there was no timing cache."),
+        ("cold", 3.0, 30.0, f"{timed} took 3.00 s longer; the builds differ in timing cache "),
+    ):
+        phases = {
+            path: replace(times, total_s=times.total_s - less)
+            if path == held_up[: len(path)]
+            else times
+            for path, times in record.phases.items()
+        }
+        earlier = BuildRecord(record.duration_s - less, phases, record.finished_at - ago)
+        assert History().record(replace(build.key, timing_cache=state), earlier)
+        assert compare(build).sentence.startswith(sentence)
 
 
 def test_different_networks(quick: Build, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests import models
 from tests.unit.test_timings import HOSTILE, Reader
 from trt_widget import Build, BuildWidget, RecordError
-from trt_widget.compare import CompareError, Comparison, compare
+from trt_widget.comparison import CompareError, Comparison, compare
 from trt_widget.history import BuildKey, BuildRecord, PhaseTimes
 from trt_widget.record import Record
 

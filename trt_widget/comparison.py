@@ -1,4 +1,7 @@
-"""Builds side by side: which phase grew or shrank, and why, as far as it is known."""
+"""Builds side by side: which phase grew or shrank, and why, as far as it is known.
+
+The module is not called after its function: ``trt_widget.compare`` would be either of them.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +208,8 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
         ``BuildRecord`` or a pair ``(BuildKey, BuildRecord)``; a list of ``BuildRecord`` stands for
         the one among them whose duration is in the middle, and for how much they scatter.
 
-        One ``Build`` or ``BuildWidget`` alone is compared with its own earlier builds, and one list
+        One ``Build`` or ``BuildWidget`` alone is compared with its own earlier builds: those with
+        the timing cache in the state that it had the last time. One list
         (``History().similar(key)``) is its newest build compared with the others.
     names
         What to call them, in their order.
