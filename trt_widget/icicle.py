@@ -28,6 +28,8 @@ __all__ = ["Icicle", "Silence", "quiet_s", "silences", "slowest", "theme"]
 
 #: Boxes that are drawn, unless there are more rows than that.
 MAX_BOXES: Final = 400
+#: Letters of a name.
+MAX_LETTERS: Final = 80
 #: Silences that are drawn and told one by one: the longest.
 MAX_SILENT: Final = 40
 
@@ -35,7 +37,6 @@ _WIDTH: Final = 1000  # units across
 _ROW: Final = 20  # units of one level
 _TOP: Final = 18  # units of the axis
 _MAX_LEVELS: Final = 60
-_MAX_NAME: Final = 80
 _LETTER: Final = 6.4  # units that a letter takes
 
 #: Light tints after the palette of Okabe and Ito, which the colour-blind can tell apart, and their
@@ -141,20 +142,24 @@ class Icicle:
 
     # ------------------------------------------------------------------ as SVG
 
-    def svg(self, boxes: int = MAX_BOXES) -> str:
+    def svg(self, boxes: int = MAX_BOXES, letters: int = MAX_LETTERS) -> str:
         """Draw it to stand in a page whose style has the rules of :func:`theme`.
 
         Empty where there is nothing to draw.
         """
-        return self._draw(boxes, 'class="trt-time"', titles=True)
+        return self._draw(boxes, letters, titles=True)
 
-    def image(self, boxes: int = MAX_BOXES, *, titles: bool = True) -> str:
+    def image(
+        self, boxes: int = MAX_BOXES, letters: int = MAX_LETTERS, *, titles: bool = True
+    ) -> str:
         """Draw it as a file of its own, with its background, for light and for dark.
 
         Parameters
         ----------
         boxes
             Rectangles, at most.
+        letters
+            Letters of a name, at most.
         titles
             Whether each says what it is where a pointer rests on it.
         """
@@ -162,9 +167,9 @@ class Icicle:
             f"{theme('.trt-time', dark=False)}"
             f"@media(prefers-color-scheme:dark){{{theme('.trt-time', dark=True)}}}"
         )
-        return self._draw(boxes, 'class="trt-time"', titles=titles, style=style)
+        return self._draw(boxes, letters, titles=titles, style=style)
 
-    def _draw(self, most: int, attributes: str, *, titles: bool, style: str = "") -> str:
+    def _draw(self, most: int, letters: int, *, titles: bool, style: str = "") -> str:
         record, rows = self._record, len(self._places)
         narrow = 1.0
         boxes = self._boxes(narrow)
@@ -177,7 +182,7 @@ class Icicle:
         words = escape(line(self.words, 1_000))
         parts = [
             (
-                f'<svg {attributes} role="img" viewBox="0 0 {_WIDTH} {height}" '
+                f'<svg class="trt-time" role="img" viewBox="0 0 {_WIDTH} {height}" '
                 f'aria-label="{words}" xmlns="http://www.w3.org/2000/svg" '
                 'font-family="system-ui,sans-serif" font-size="11"'
                 + (f' width="{_WIDTH}" height="{height}">' if style else ">")
@@ -191,10 +196,10 @@ class Icicle:
         # Names last, over the hatching; a pointer finds the boxes below them.
         labels = []
         for box in boxes:
-            drawn, label = self._box(box, titles=titles)
+            drawn, label = self._box(box, letters, titles=titles)
             parts.append(drawn)
             labels.append(label)
-        parts += self._hatches(titles=titles)
+        parts += self._hatches(letters, titles=titles)
         parts += ['<g class="trt-names" fill="#111" pointer-events="none">', *labels, "</g></svg>"]
         return "".join(parts)
 
@@ -241,13 +246,13 @@ class Icicle:
                 boxes.append(pending[row])
         return boxes
 
-    def _box(self, box: _Box, *, titles: bool) -> tuple[str, str]:
+    def _box(self, box: _Box, most: int, *, titles: bool) -> tuple[str, str]:
         """Draw one box, and its name where there is room."""
         extent = box.end - box.start
         width = max(1.5, extent)
         y = _TOP + box.row * _ROW
         raw = self._record.path_columns["name"][box.path]
-        name = f"{box.count:,} phases" if box.mixed else line(raw, _MAX_NAME)
+        name = f"{box.count:,} phases" if box.mixed else line(raw, most)
         said = ""
         if titles:
             lasted = duration(box.busy * self._record.now_s / _WIDTH)
@@ -268,15 +273,15 @@ class Icicle:
         share = box.busy / extent if box.count > 1 and extent > 0 else 1.0
         faint = f' fill-opacity="{max(0.4, share):.2f}"' if share < 0.95 else ""  # noqa: PLR2004
         text = ""
-        letters = int((width - 8) / _LETTER)
-        if letters >= 3:  # noqa: PLR2004 - fewer say nothing
-            text = f'<text x="{box.start + 4:.1f}" y="{y + 14}">{html(name, letters)}</text>'
+        room = int((width - 8) / _LETTER)
+        if room >= 3:  # noqa: PLR2004 - fewer say nothing
+            text = f'<text x="{box.start + 4:.1f}" y="{y + 14}">{html(name, room)}</text>'
         return (
             f'<g class="trt-c{mark}">{said}<rect x="{box.start:.1f}" y="{y}" '
             f'width="{width:.1f}" height="{_ROW - 1}" fill="{fill}"{faint}{edge}/></g>'
         ), text
 
-    def _hatches(self, *, titles: bool) -> list[str]:
+    def _hatches(self, letters: int, *, titles: bool) -> list[str]:
         """Draw the silences: slanted stripes, cut off at the edges of their own small pictures."""
         now = self._record.now_s
         scale = _WIDTH / now if now > 0 else 0.0
@@ -286,7 +291,7 @@ class Icicle:
             if row < 0:
                 continue
             width, height = max(1.0, silence.lasted * scale), _ROW - 1
-            said = f"{line(silence.name, _MAX_NAME)}: no callback for {duration(silence.lasted)}"
+            said = f"{line(silence.name, letters)}: no callback for {duration(silence.lasted)}"
             parts.append(
                 f'<svg x="{silence.start * scale:.1f}" y="{_TOP + row * _ROW}" '
                 f'width="{width:.1f}" height="{height}" overflow="hidden">'

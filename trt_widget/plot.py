@@ -87,7 +87,7 @@ class Picture:
         return f"Picture({line(self._record.name)!r}, {self._record.status})"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/html": picture_html(self._icicle), "text/plain": self.text}
+        return {"text/html": picture_html(self._record, self._icicle), "text/plain": self.text}
 
 
 def _extents(record: Record) -> tuple[list[float], list[float]]:

@@ -13,6 +13,7 @@ inline, hidden unless the style is there to show it, and as an image, which the 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -32,15 +33,26 @@ __all__ = ["Row", "as_text", "picture_html", "report_html", "table"]
 
 #: Bytes of the longest page.
 MAX_PAGE: Final = 100_000
+#: Bytes of the longest report that a notebook keeps, and of its text, as they stand in its file:
+#: together less than a page.
+MAX_SAVED: Final = 75_000
+MAX_TEXT: Final = 24_000
 _MAX_NAME: Final = 80
-#: Rows of the table, boxes of the timeline and of its image, messages, characters of a text: tried
-#: until it fits.
+#: Rows of the table, boxes of the timeline and of its image, letters of a name in them, messages,
+#: characters of a text: tried until it fits.
 _SIZES: Final = (
-    (60, 400, 150, 40, 4_000),
-    (40, 200, 100, 20, 2_000),
-    (30, 100, 60, 10, 1_000),
-    (20, 60, 40, 6, 400),
-    (10, 60, 20, 2, 100),
+    (60, 400, 150, 80, 40, 4_000),
+    (40, 200, 100, 80, 20, 2_000),
+    (30, 100, 60, 60, 10, 1_000),
+    (20, 60, 40, 40, 6, 400),
+    (10, 60, 20, 20, 2, 100),
+)
+
+#: The same of the text: rows, messages, silences, characters of the error and of any line.
+_TEXT_SIZES: Final = (
+    (40, 20, 20, 2_000, 500),
+    (30, 10, 10, 1_000, 200),
+    (10, 3, 3, 400, 80),
 )
 
 _MARKS: Final = {"succeeded": "✓", "failed": "✗", "cancelled": "■", "ended": "?"}
@@ -81,7 +93,8 @@ def report_html(
         Leave out what makes it a page of its own, to put it into another one.
     saved_as
         Hexadecimal digits that mark the report as what a notebook keeps of one build: its section
-        gets the class ``trt-saved-`` and these digits.
+        gets the class ``trt-saved-`` and these digits. In the notebook's file it takes, together
+        with the text of :func:`as_text`, less than 100 kB.
     """
     if saved_as is not None and not re.fullmatch("[0-9a-f]{1,64}", saved_as):
         msg = f"saved_as must be hexadecimal digits, not {saved_as!a:.80}"
@@ -91,17 +104,31 @@ def report_html(
     page = ""
     for size in _SIZES:
         page = _page(record, icicle, size, fragment=fragment, saved_as=saved_as)
-        if len(page.encode("utf-8")) < MAX_PAGE:
+        fits = len(page.encode("utf-8")) < MAX_PAGE
+        if fits and (saved_as is None or _in_file(page) < MAX_SAVED):
             break
     return page
+
+
+def _in_file(text: str) -> int:
+    """Give the bytes that a text takes in a notebook's file."""
+    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def as_text(build: Build | Record) -> str:
     """Give the same as plain text, for terminals and for readers of a notebook without HTML."""
     record = as_record(build)
-    rows, messages, characters = 40, 20, 2_000
-    lines = [f"{line(record.name)}: {record.status}"]
-    facts = [(name, line(value)) for name, value in _facts(record)[1:]]
+    text = ""
+    for size in _TEXT_SIZES:
+        text = _text(record, *size)
+        if _in_file(text) < MAX_TEXT:
+            break
+    return text
+
+
+def _text(record: Record, rows: int, messages: int, quiet: int, characters: int, most: int) -> str:  # noqa: PLR0917 - the parts of a size, private
+    lines = [f"{line(record.name, most)}: {record.status}"]
+    facts = [(name, line(value, min(most, 300))) for name, value in _facts(record)[1:]]
     width = max((len(name) for name, _ in facts), default=0)
     lines += [f"  {name:<{width}}  {value}" for name, value in facts]
     error = record.result.error if record.result is not None else None
@@ -109,7 +136,7 @@ def as_text(build: Build | Record) -> str:
         lines += ["", *_lines(_said(error), characters)]
     slow = _slowest(record)
     lines += ["", slow] if slow else []
-    notes = [line(note, 500) for note in _notes(record)[:messages]]
+    notes = [line(note, most) for note in _notes(record)[:messages]]
     lines += ["", *notes] if notes else []
     shown_rows, more = table(record, rows)
     if shown_rows:
@@ -125,17 +152,17 @@ def as_text(build: Build | Record) -> str:
             for name, row in zip(names, shown_rows, strict=True)
         ]
         lines += [f"(+{more:,} phases)"] if more else []
-    silent = silences(record)
+    silent = silences(record, quiet)
     lines += [""] if silent else []
     lines += [
-        f"No callback for {duration(entry.lasted)} in {line(entry.name, 200)}, from "
+        f"No callback for {duration(entry.lasted)} in {line(entry.name, 80)}, from "
         f"{duration(entry.start)} on."
         for entry in silent
     ]
     shown, left = _messages(record, messages)
     if shown:
         lines += ["", "Warnings and errors of TensorRT:"]
-        lines += [f"  [{severity}] {line(text, 500)}" for severity, text in shown]
+        lines += [f"  [{line(severity, 40)}] {line(text, most)}" for severity, text in shown]
         lines += [f"  (+{left:,} more)"] if left else []
     return "\n".join(line.rstrip() for line in lines)
 
@@ -304,12 +331,12 @@ def table(record: Record, most: int) -> tuple[list[Row], int]:
 def _page(
     record: Record,
     icicle: Icicle,
-    size: tuple[int, int, int, int, int],
+    size: tuple[int, int, int, int, int, int],
     *,
     fragment: bool,
     saved_as: str | None,
 ) -> str:
-    most_rows, most_boxes, most_image, most_messages, characters = size
+    most_rows, boxes, image_boxes, letters, most_messages, characters = size
     name = html(record.name, 300)
     facts = "".join(
         f"<div><dt>{title}</dt><dd>{html(value, 300)}</dd></div>" for title, value in _facts(record)
@@ -328,7 +355,7 @@ def _page(
     slow = _slowest(record)
     parts += [f"<p>{escape(slow)}</p>"] if slow else []
     parts += [f"<p>{html(note, 500)}</p>" for note in _notes(record)[:most_messages]]
-    drawn = _figure(icicle, most_boxes, most_image if saved_as is not None else 0)
+    drawn = _figure(icicle, letters, boxes, image_boxes if saved_as is not None else 0)
     if drawn:
         parts += ["<h3>Where the time went</h3>", drawn]
     parts += [_html_table(record, most_rows), _html_messages(record, most_messages, characters)]
@@ -345,31 +372,34 @@ def _page(
     )
 
 
-def picture_html(icicle: Icicle) -> str:
+def picture_html(record: Record, icicle: Icicle) -> str:
     """Give nothing but the timeline as a fragment of HTML, as small as a report."""
     page = ""
-    for _, boxes, image_boxes, *_ in _SIZES:
-        drawn = _figure(icicle, boxes, image_boxes) or "<p>No phase has started.</p>"
+    title = f"{html(record.name)}</bdi>: {record.status}, {duration(record.now_s)}"
+    for _, boxes, image_boxes, letters, *_ in _SIZES:
+        drawn = _figure(icicle, letters, boxes, image_boxes) or "<p>No phase has started.</p>"
         page = (
             f'<style>{_STYLE}</style><section class="trt-report" aria-label="Timeline">'
-            f"{drawn}</section>"
+            f'<p class="trt-small"><bdi>{title}</p>{drawn}</section>'
         )
         if len(page.encode("utf-8")) < MAX_PAGE:
             break
     return page
 
 
-def _figure(icicle: Icicle, boxes: int, image_boxes: int = 0) -> str:
+def _figure(icicle: Icicle, letters: int, boxes: int, image_boxes: int) -> str:
     """Give the timeline as it stands in a page; with an image for readers without styles.
 
     Parameters
     ----------
+    letters
+        Letters of a name, at most.
     boxes
         Rectangles of the timeline, at most.
     image_boxes
         Those of the image; 0 for none.
     """
-    drawn = icicle.svg(boxes)
+    drawn = icicle.svg(boxes, letters)
     if not drawn:
         return ""
     silent = (
@@ -379,10 +409,10 @@ def _figure(icicle: Icicle, boxes: int, image_boxes: int = 0) -> str:
     )
     if not image_boxes:
         return _scrolled("Timeline", drawn) + silent
-    image = icicle.image(image_boxes, titles=False).encode("utf-8")
+    image = icicle.image(image_boxes, letters, titles=False).encode("utf-8")
     source = f"data:image/svg+xml;base64,{base64.b64encode(image).decode('ascii')}"
     return (
-        f'<div class="trt-inline" hidden>{_scrolled("Timeline", drawn)}</div>'
+        f'<div class="trt-inline" hidden="hidden">{_scrolled("Timeline", drawn)}</div>'
         f'<img class="trt-image" width="1000" alt="{html(icicle.words, 1_000)}" src="{source}">'
         f"{silent}"
     )
@@ -397,7 +427,7 @@ def _html_table(record: Record, most: int) -> str:
         indent = f"{0.6 + min(row.depth, 24) * 0.9:.1f}em"
         status = "" if row.status == "done" else f" ({row.status})"
         lines.append(
-            f'<tr><th scope="row" style="padding-left:{indent}"><bdi>'
+            f'<tr><th scope="row" style="text-align:left;padding-left:{indent}"><bdi>'
             f"{html(row.name, _MAX_NAME)}</bdi>{status}</th><td>{row.count:,}</td>"
             f"<td>{duration(row.total_s)}</td><td>{duration(row.self_s)}</td>"
             f"<td>{row.share:.1%}</td><td>{row.steps}</td></tr>"
@@ -467,21 +497,26 @@ _STYLE: Final = "".join(
             ".trt-report p{margin:.4em 0}.trt-report .trt-small{color:var(--trt-r-dim)}"
             ".trt-report .trt-facts{display:grid;gap:.5em 1.5em;margin:0;"
             "grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}"
-            ".trt-report .trt-facts dt{color:var(--trt-r-dim);font-size:.9em}"
-            ".trt-report .trt-facts dd{margin:0;font-weight:600}"
+            ".trt-report .trt-facts dt{color:var(--trt-r-dim);font-size:.9em;font-weight:400}"
+            ".trt-report .trt-facts dd{font-weight:600}"
+            # Over JupyterLab's own rules for what is in an output.
+            ".trt-report .trt-facts dt,.trt-report .trt-facts dd{margin:0;padding:0;float:none;"
+            "width:auto}"
             ".trt-succeeded .trt-facts div:first-child dd{color:var(--trt-r-good)}"
             ".trt-failed .trt-facts div:first-child dd{color:var(--trt-r-bad)}"
-            ".trt-report pre{white-space:pre-wrap;background:var(--trt-r-box);color:inherit;"
-            "border-left:3px solid var(--trt-r-bad);padding:.6em .8em;margin:.8em 0}"
+            ".trt-report pre.trt-error{white-space:pre-wrap;background:var(--trt-r-box);"
+            "color:inherit;border-left:3px solid var(--trt-r-bad);padding:.6em .8em;margin:.8em 0}"
             ".trt-report .trt-time{display:block;width:100%;min-width:640px;height:auto}"
             ".trt-report .trt-inline{display:block!important}.trt-report .trt-image{display:none}"
             ".trt-report .trt-wide{overflow-x:auto;margin-top:.6em}"
-            ".trt-report table{border-collapse:collapse;width:100%;"
-            "font-variant-numeric:tabular-nums}"
-            ".trt-report th,.trt-report td{text-align:right;padding:.2em .6em;white-space:nowrap;"
-            "border-bottom:1px solid var(--trt-r-line);font-weight:400;background:none}"
-            ".trt-report thead th{color:var(--trt-r-dim)}"
-            ".trt-report th:first-child{text-align:left;white-space:normal;min-width:13em}"
+            ".trt-report .trt-wide table{border-collapse:collapse;width:100%;margin:0;border:0;"
+            "font-size:1em;table-layout:auto;font-variant-numeric:tabular-nums}"
+            ".trt-report .trt-wide th,.trt-report .trt-wide td{text-align:right;padding:.2em .6em;"
+            "white-space:nowrap;line-height:1.5;border-bottom:1px solid var(--trt-r-line);"
+            "font-weight:400;background:none}"
+            ".trt-report .trt-wide thead th{color:var(--trt-r-dim)}"
+            ".trt-report .trt-wide th:first-child{text-align:left;white-space:normal;"
+            "min-width:13em}"
             ".trt-report ul{margin:.4em 0;padding-left:1.2em}"
         ),
     ]

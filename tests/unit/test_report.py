@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import json
 import re
 import time
 from html.parser import HTMLParser
@@ -19,6 +20,7 @@ from trt_widget.events import (
     MessagesDropped,
     PhaseFinished,
     PhasesCollapsed,
+    PhasesCompleted,
     PhaseStarted,
     StepCompleted,
 )
@@ -130,7 +132,8 @@ def checked(record: Record) -> Page:
     if image is not None:
         check_picture(decoded(image["src"]))
     text = as_text(record)
-    assert len(text) < MAX_PAGE
+    saved_in_file = json.dumps({"text/html": kept, "text/plain": text}, ensure_ascii=False)
+    assert len(saved_in_file.encode()) < 100_000
     assert all(sign.isprintable() or sign == "\n" for sign in text)
     return page
 
@@ -398,6 +401,44 @@ def test_thousands_of_boxes_that_are_just_wide_enough() -> None:
         events += [PhaseFinished(index + 0.99 - 0.001 * n, names[n]) for n in (2, 1, 0)]
     page = checked(record_of(events))
     assert 3 <= len(boxes(page)) <= 400
+
+
+@pytest.mark.parametrize("sign", ["&", "\U0001f600"])
+def test_everything_at_its_largest_at_once(sign: str) -> None:
+    names = [f"{index} " + sign * 500 for index in range(2_500)]
+    events: list[Event] = [PhaseStarted(0.0, "root", None, 1)]
+    time = 0.0
+    for index, name in enumerate(names):
+        lasts = 15.0 if index < 380 else 1.5
+        time += lasts
+        events += [
+            PhaseStarted(time, name, "root", 1),
+            PhaseFinished(time + lasts, name),
+            LogMessage(time, "warning", f"{index} " + sign * 3_900),
+        ]
+    starts = [time + 2.0 + 0.001 * index for index in range(20_000)]
+    ends = tuple(start + 0.0005 for start in starts)
+    numbers = (0,) * len(starts)
+    events.append(PhasesCompleted(ends[-1], "x", "root", 0, tuple(starts), ends, numbers, numbers))
+    many = [f"{index} " + sign * 3_000 for index in range(200)]
+    error = BuildCrashed(sign * 5_000, sign * 5_000, many, evidence=many, signal="SIGKILL")
+    record = record_of(
+        events, "failed", name=sign * 3_000, error=error, notes=many, now=starts[-1] + 9.0
+    )
+    assert record.result is not None
+    assert record.silence_columns is not None
+    assert len(record.silence_columns["path"]) == 1_000
+    result = dataclasses.replace(record.result, device=sign * 3_000, ended_by=sign * 3_000)
+    known = {
+        "progress": 0.5,
+        "eta_s": 1.0,
+        "exceeded": True,
+        "expected_s": 1e9,
+        "basis": sign * 3_000,
+    }
+    page = checked(dataclasses.replace(record, result=result, estimate=known))
+    assert len(page.all("tr")) >= 10
+    assert len(hatched(page)) >= 20
 
 
 def test_thousands_of_long_warnings_and_paths() -> None:
