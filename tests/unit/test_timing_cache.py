@@ -20,7 +20,9 @@ import platformdirs
 import pytest
 import tensorrt_rtx as trt
 
+from tests import models
 from tests.unit.test_backend import fake_tensorrt
+from trt_widget import Build
 from trt_widget._timing_cache import (
     NO_CACHE,
     TimingCache,
@@ -29,6 +31,7 @@ from trt_widget._timing_cache import (
     use_timing_cache,
 )
 from trt_widget.backend import Gpu
+from trt_widget.executors import worker
 from trt_widget.executors.lock import SystemLock, runtime_folder
 from trt_widget.options import BuildOptions
 
@@ -414,6 +417,57 @@ def test_rtx_says_that_true_means_nothing() -> None:
     assert cache is None
     assert facts == NO_CACHE
     assert note.startswith("timing_cache=True has no effect here: timing caches do not apply to ")
+
+
+# ---- in a build ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_it_is_saved_however_the_build_ends(
+    cancel: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real build by RTX, beside whose config the stand-in's cache is put."""
+    real = worker.prepare
+
+    def prepare(*given: Any, **more: Any) -> Any:
+        prepared = real(*given, **more)
+        config = CountingConfig()
+        prepared.cache_file = TimingCache(config, path, "10-sm90")
+        prepared.timing_cache = prepared.cache_file.facts
+        config.measure(conv=1.0)
+        return prepared
+
+    monkeypatch.setattr(worker, "prepare", prepare)
+    source = models.mlp(4).SerializeToString()
+    build = Build(source, backend=trt, executor="thread", configure=models.slowly(0.02))
+    started = threading.Event()
+    build.subscribe(
+        lambda events: started.set() if any(e.kind == "phase_start" for e in events) else None
+    )
+    build.start()
+    assert started.wait(60)
+    if cancel:
+        build.request_cancel()
+    build.wait_ended(60)
+    assert build.result is not None
+    assert build.result.ended_by == ("step" if cancel else "completed")
+    assert entries(path) == {"conv": 1.0}
+    told = {"state": "cold", "path": str(path), "known_before": 0, "known_after": 1, "reused": 0}
+    assert build.result.timing_cache == told
+    assert (
+        "The timing cache tactics.cache was empty before this build and knows 1 now."
+        in build.result.notes
+    )
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_rtx_is_told_to_have_none(executor: str) -> None:
+    source = models.mlp(1).SerializeToString()
+    build = Build(source, backend=trt, executor=executor, timing_cache=True).start()
+    build.wait(60)
+    assert build.result is not None
+    assert build.result.timing_cache == NO_CACHE
+    assert any(note.startswith("timing_cache=True has no effect") for note in build.result.notes)
 
 
 # ---- TensorRT for RTX, whose timing caches are empty --------------------------------------------

@@ -175,7 +175,8 @@ class Worker:
             facts["timing_cache"] = prepared.cache_file.facts
         if serialized is None:
             if monitor.answered_false or diagnosis.was_cancelled(messages):
-                return self.cancelled("step", facts, time)
+                stopped = self.cancelled("step", facts, time)
+                return dataclasses.replace(stopped, notes=tuple(notes))
             raise diagnosis.explain_failure(
                 self._backend, messages, prepared, in_child=self._in_child
             )
