@@ -93,7 +93,7 @@
   new MutationObserver((mutations) => {
     for (const { target } of mutations) {
       const element = target instanceof Element ? target : target.parentElement;
-      for (const name of ["elapsed", "status", "cancel", "live"]) {
+      for (const name of ["elapsed", "status", "cancel", "live", "percent", "left"]) {
         const part = element?.closest(`.trt-${name}`);
         if (part) note(`${name} ${cell(part)}`, part.textContent);
       }

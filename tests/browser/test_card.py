@@ -849,6 +849,12 @@ def test_what_a_screen_reader_finds(open_notebook: OpenNotebook) -> None:
         expect(view.locator(".progress-bar")).to_have_count(2)
         notebook.page.evaluate("new Promise(requestAnimationFrame)")
         assert spoken(view).split("\n") == [line for line in expected.split("\n") if line]
+    # What names or describes something is found by its id, in a page of many cards.
+    ids = notebook.page.evaluate(
+        "[...document.querySelectorAll('.trt-build [id]')].map(each => each.id)"
+    )
+    assert len(ids) > len(SPOKEN)
+    assert len(ids) == len(set(ids))
     notebook.assert_clean()
 
 

@@ -301,6 +301,80 @@ v.monitor.step_complete("p" * 300, 65432)
     notebook.assert_clean()
 
 
+# ------------------------------------------------------------------ how long it takes
+
+
+def test_a_network_that_was_built_before(open_notebook: OpenNotebook, tmp_path: Path) -> None:
+    code = "{0} = BuildWidget(models.light_model('densenet121')).start()\n{0}"
+    # A history of its own: else the tests keep none.
+    history = f"import os; os.environ['TRT_WIDGET_HISTORY'] = {str(tmp_path / 'history')!r}\n"
+    notebook = opened(open_notebook, [history + code.format("a"), code.format("b")])
+    running(notebook, 1)
+    shown(notebook, 1, "succeeded", timeout=60)
+    view = running(notebook, 2)
+    words = view.locator(".trt-outlook")
+    expect(words).to_contain_text(re.compile(r"^\d\d? %.*from 1 earlier build of this network$"))
+    whole = view.get_by_role("progressbar", name="Whole build")
+    expect(whole).to_have_accessible_description("from 1 earlier build of this network")
+    expect(whole).to_have_attribute("aria-valuenow", re.compile(r"^\d+$"))
+    shown(notebook, 2, "succeeded", timeout=60)
+    expect(words).to_be_hidden()
+    percents = [
+        int(text.removesuffix(" %")) for _, text in events(notebook, "percent 2") if "%" in text
+    ]
+    left = [text for _, text in events(notebook, "left 2")]
+    print(percents, dict.fromkeys(left))
+    assert len(percents) > 10
+    assert percents == sorted(percents)
+    assert percents[-1] < 100
+    assert any(text.endswith(" left") for text in left)
+    assert not any(text.startswith(("0", "about 0")) for text in left)
+    # What took longest comes first, the tree below is folded.
+    slowest = view.get_by_role("list", name="Slowest phases").get_by_role("listitem")
+    expect(slowest.first).to_contain_text("Determining refit engines")
+    longest = notebook.kernel("print(*b.timings.self_s.sort_values().round(6)[::-1][:5])").split()
+    assert len(longest) == slowest.count()
+    for item, told in zip(slowest.all(), longest, strict=True):
+        time_shown = seconds(item.locator(".trt-slow-time").text_content())
+        assert time_shown == pytest.approx(float(told), rel=0.06, abs=0.006)
+    expect(view.locator(".trt-row:visible")).to_have_count(0)
+    notebook.assert_clean()
+
+
+def test_the_timeline_in_the_card(open_notebook: OpenNotebook) -> None:
+    notebook = opened(open_notebook, ["w = held().start()\nw"])
+    view = running(notebook, 1)
+    fold = view.locator(".trt-timeline-fold")
+    picture = fold.locator(".trt-timeline canvas")
+    expect(picture).to_have_count(0)
+    fold.locator("summary").first.click()
+    expect(picture).to_be_visible()
+    # What nobody sees is not sent.
+    picture.scroll_into_view_if_needed()
+    caption = fold.locator(".trt-t-caption")
+    expect(caption).to_have_text(re.compile(r"^Timeline · \d+ phases in "))
+    before = caption.text_content() or ""
+    # It is live.
+    expect(caption).not_to_have_text(before)
+    fold.locator("summary").first.click()
+    expect(picture).to_have_count(0)
+    notebook.kernel("gate.set()")
+    shown(notebook, 1, "succeeded")
+    fold.locator("summary").first.click()
+    expect(picture).to_be_visible()
+    picture.scroll_into_view_if_needed()
+    spans = notebook.kernel("print(len(w.spans))").strip()
+    expect(caption).to_have_text(re.compile(rf"^Timeline · {spans} phases in "))
+    for width in (320, 880):
+        view.evaluate("(card, width) => { card.style.maxWidth = `${width}px`; }", width)
+        assert view.evaluate("card => card.scrollWidth <= card.clientWidth")
+        assert fold.evaluate("fold => fold.scrollWidth <= fold.clientWidth")
+    notebook.page.evaluate(AXE.read_text("utf-8"))
+    found = notebook.page.evaluate("async () => (await axe.run('.trt-build')).violations")
+    assert [(violation["id"], violation["nodes"][0]["html"]) for violation in found] == []
+    notebook.assert_clean()
+
+
 # ------------------------------------------------------------------ Cancel
 
 

@@ -321,7 +321,14 @@ function removeView(view) {
   void view.stylePromise?.then((style) => style?.remove());
 }
 
+/** Every card has this module of its own, and all are in one page. */
+const PAGE_WIDE = Math.random().toString(36).slice(2, 10);
 let serial = 0;
+
+/** An id that no other element of the page has. @param {string} what */
+function unique(what) {
+  return `trt-${what}-${PAGE_WIDE}-${++serial}`;
+}
 
 // ---------------------------------------------------------------------------------- what all views of a card share
 
@@ -671,7 +678,7 @@ class Row {
     this.#onChange = onChange;
     this.toggle.type = "button";
     this.toggle.addEventListener("click", () => onToggle(this));
-    this.#label.id = `trt-label-${++serial}`;
+    this.#label.id = unique("label");
     this.bar.setAttribute("role", "progressbar");
     this.bar.setAttribute("aria-labelledby", this.#label.id);
     this.bar.setAttribute("aria-valuemin", "0");
@@ -806,7 +813,7 @@ class Log {
     // Scrolls, so the keyboard must be able to reach it.
     this.#list.tabIndex = 0;
     this.#list.setAttribute("aria-label", "Messages");
-    this.#heading.id = `trt-printed-${++serial}`;
+    this.#heading.id = unique("printed");
     setText(this.#heading, "Printed by the build process");
     this.#printed.tabIndex = 0;
     this.#printed.setAttribute("role", "group");
@@ -901,7 +908,7 @@ class Overall {
     bar.setAttribute("aria-valuemin", "0");
     bar.setAttribute("aria-valuemax", "100");
     bar.append(this.#fill);
-    this.#basis.id = `trt-basis-${++serial}`;
+    this.#basis.id = unique("basis");
     const words = make("div", "trt-outlook");
     words.append(this.#percent, this.#left, this.#basis);
     this.el.append(bar, words);
@@ -941,7 +948,7 @@ class Slowest {
   constructor() {
     this.el.hidden = true;
     const heading = make("div", "trt-part");
-    heading.id = `trt-slowest-${++serial}`;
+    heading.id = unique("slowest");
     setText(heading, "Slowest phases");
     heading.title = "The time in a phase itself, without the phases below it";
     this.#list.setAttribute("role", "list");
