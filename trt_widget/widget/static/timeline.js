@@ -247,7 +247,8 @@ export class Spans {
 
   /** @param {string} name @param {number} parent */
   addName(name, parent) {
-    this.names.push(line(name));
+    // The kernel has cut it to some 200 characters, which here may be two units each.
+    this.names.push(line(name, 500));
     this.above.push(parent < this.names.length - 1 ? parent : -1);
     this.own.push(0);
   }
@@ -718,14 +719,14 @@ export class Session {
  */
 
 // Tints after the palette of Okabe and Ito, which the colour-blind can tell apart; all take dark text, the shades white.
-const LIGHT = {
+export const LIGHT = {
   fills: ["#9ecdef", "#f7cd8b", "#8fd6bd", "#f2e694", "#c3c2f0", "#eab9d3"],
   mixed: "#cfcfcf",
   text: "#111111",
   hatch: "rgb(0 0 0 / 30%)",
   edges: ["#0d5aa7", "", "#8a4500", "#b3261e", "#555555"],
 };
-const DARK = {
+export const DARK = {
   fills: ["#1f5f8b", "#84540f", "#12694f", "#645c10", "#474c9c", "#7c3d60"],
   mixed: "#5a5a5a",
   text: "#ffffff",
@@ -831,8 +832,7 @@ class View {
   #longest = make("details", "trt-t-longest");
   #body = make("tbody");
   #live = make("div", "trt-t-live trt-t-unseen");
-  #fit;
-  #save;
+  #buttons = make("span", "trt-t-buttons");
   #ctx;
   /** The times that are seen, or null for all. @type {{t0: number, t1: number} | null} */
   #window = null;
@@ -885,17 +885,14 @@ class View {
     const context = this.#canvas.getContext("2d");
     if (!context) throw new Error("this browser has no canvas");
     this.#ctx = context;
-    this.#fit = button("Whole", "Show the whole build", () => this.#show(null));
-    this.#save = button("Save SVG", "Save what is seen as SVG", () => this.#download());
-    const buttons = make("span", "trt-t-buttons");
-    buttons.append(
+    this.#buttons.append(
       button("−", "Zoom out", () => this.#zoom(1 / ZOOM_STEP)),
       button("+", "Zoom in", () => this.#zoom(ZOOM_STEP)),
-      this.#fit,
-      this.#save,
+      button("Whole", "Show the whole build", () => this.#show(null)),
+      button("Save SVG", "Save SVG of what is seen", () => this.#download()),
     );
     const bar = make("div", "trt-t-bar");
-    bar.append(this.#caption, buttons);
+    bar.append(this.#caption, this.#buttons);
     this.#keys.id = `${id}-keys`;
     setText(
       this.#keys,
@@ -920,7 +917,7 @@ class View {
     this.#live.setAttribute("aria-live", "polite");
     this.#tall.append(this.#canvas);
     plot.append(this.#tall, this.#empty);
-    this.#longest.append(make("summary", "", "Phases that took the most time of their own"), this.#table());
+    this.#longest.append(make("summary", "", "Phases with the most time of their own"), this.#table());
     root.append(bar, plot, this.#note, this.#hint, this.#keys, this.#longest, this.#live, this.#tip);
     el.append(root);
     this.#listen();
@@ -1065,7 +1062,7 @@ class View {
     this.#note.hidden = notes.length === 0;
     this.#hint.hidden = spans.count === 0;
     this.#longest.hidden = spans.count === 0;
-    this.#save.hidden = spans.count === 0;
+    this.#buttons.hidden = spans.count === 0;
     this.#root.dataset["live"] = String(live);
   }
 
@@ -1117,7 +1114,7 @@ class View {
   #table() {
     const table = make("table");
     const head = make("tr");
-    for (const title of ["Phase", "Start", "Duration", "Of its own", "Share", "Steps"]) {
+    for (const title of ["Phase", "Times", "Duration", "Of its own", "Share"]) {
       const cell = make("th", "", title);
       cell.scope = "col";
       head.append(cell);
@@ -1135,19 +1132,25 @@ class View {
     if (!this.#longest.open || (!now && this.#session.live && (at - this.#tabled < 2000 || focused))) return;
     this.#tabled = at;
     const { spans, now: time } = this.#session;
-    /** The spans with the most time of their own, the most first. @type {number[]} */
-    const best = [];
+    const paths = spans.names.length;
+    const counts = new Int32Array(paths);
+    const sums = new Float64Array(paths);
+    /** The longest span of every path, or -1. */
+    const longest = new Int32Array(paths).fill(-1);
     for (let i = 0; i < spans.count; i++) {
-      const own = real(spans.self, i);
-      if (best.length === LONGEST && own <= real(spans.self, /** @type {number} */ (best.at(-1)))) continue;
-      let place = best.length;
-      while (place > 0 && real(spans.self, /** @type {number} */ (best[place - 1])) < own) place--;
-      best.splice(place, 0, i);
-      if (best.length > LONGEST) best.pop();
+      const node = int(spans.node, i);
+      const lasted = spans.until(i, time) - real(spans.start, i);
+      counts[node] = int(counts, node) + 1;
+      sums[node] = real(sums, node) + lasted;
+      const best = int(longest, node);
+      if (best < 0 || lasted > spans.until(best, time) - real(spans.start, best)) longest[node] = i;
     }
+    const own = (/** @type {number} */ node) => spans.own[node] ?? 0;
+    const most = [...spans.names.keys()].filter((node) => int(longest, node) >= 0).sort((a, b) => own(b) - own(a));
     const all = spans.roots(time);
     this.#body.replaceChildren(
-      ...best.map((i) => {
+      ...most.slice(0, LONGEST).map((node) => {
+        const i = int(longest, node);
         const row = make("tr");
         const name = make("th");
         name.scope = "row";
@@ -1162,15 +1165,8 @@ class View {
         });
         name.append(go);
         row.append(name);
-        const lasted = spans.until(i, time) - real(spans.start, i);
-        const total = real(spans.total, i);
-        for (const text of [
-          duration(real(spans.start, i)),
-          duration(lasted),
-          duration(real(spans.self, i)),
-          all > 0 ? percent(lasted / all) : "–",
-          total > 0 ? `${steps(real(spans.steps, i))} of ${steps(total)}` : steps(real(spans.steps, i)),
-        ]) {
+        const share = all > 0 ? percent(Math.min(1, own(node) / all)) : "–";
+        for (const text of [whole.format(int(counts, node)), duration(real(sums, node)), duration(own(node)), share]) {
           row.append(make("td", "", text));
         }
         return row;
@@ -1533,6 +1529,9 @@ class View {
         ["From", `${duration(box.start)} to ${duration(box.end)}`],
         ["In all", duration(sum.busy)],
       ];
+      if (!sum.mixed) facts.push(["Each, on average", duration(sum.busy / sum.count)]);
+      const all = spans.roots(now);
+      if (all > 0) facts.push(["Share of the build", percent(sum.busy / all)]);
       if (sum.odd > 0) facts.push(["Not finished", whole.format(sum.odd)]);
     }
     const list = make("dl");
@@ -1642,7 +1641,7 @@ class View {
     ctx.fillRect(0, 0, width, height);
     ctx.font = this.#font;
     ctx.textBaseline = "middle";
-    this.#drawAxis(t0, t1, height, palette);
+    if (spans.count > 0) this.#drawAxis(t0, t1, height, palette);
 
     ctx.save();
     ctx.beginPath();
@@ -1659,7 +1658,7 @@ class View {
       const y = AXIS + r * ROW - scrolled;
       spans.boxes(row, t0, t1, now, NARROW_PX / scale, (first, last, start, end) => {
         this.#keep(r, first, last, start, end);
-        const left = snap(Math.max(-2, (start - t0) * scale));
+        const left = snap(Math.min(width - 1, Math.max(-2, (start - t0) * scale)));
         const right = snap(Math.min(width + 2, (end - t0) * scale));
         const extent = Math.max(1, right - left - (right - left > 4 ? 1 : 0));
         const mixed = int(row.changes, last) > int(row.changes, first);
