@@ -1,8 +1,13 @@
 """A build's phases in the Trace Event Format, for Perfetto (https://ui.perfetto.dev).
 
-The file is the format's JSON object: complete events ("X") for the phases, instant events ("i") for
-TensorRT's warnings and errors, and names of the process and the threads as metadata ("M"). Times
-are microseconds since the start of ``running``, with three decimals, that is, whole nanoseconds.
+The file is the format's JSON object: complete events ("X") for the phases and the silences in them,
+instant events ("i") for TensorRT's warnings and errors, and names of the process and the threads as
+metadata ("M"). Times are microseconds since the start of ``running``, with three decimals, that is,
+whole nanoseconds.
+
+Older versions of Perfetto look for an event's times with a simple reader of their own, which gives
+the whole file up where it meets a character escaped by its number on the way. So the times stand
+first, texts are UTF-8 as they are, and what would have to be escaped so is replaced by a sign.
 
 Viewers stack the complete events of a thread by their times alone: two that overlap without one
 holding the other are drawn wrongly. So phases that TensorRT ran at the same time go to threads of
@@ -19,6 +24,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_widget._files import map_file
+from trt_widget._text import line
 from trt_widget.record import as_record, save_as
 
 if TYPE_CHECKING:
@@ -67,7 +73,7 @@ def to_chrome_trace(build: Build | Record, path: str | os.PathLike[str]) -> Path
     # Piece by piece to a file without a name, from which it is then saved whole.
     with tempfile.TemporaryFile() as file:
         for piece in _pieces(record, lane_of):
-            file.write(piece.encode("ascii"))
+            file.write(piece.encode("utf-8"))
         file.flush()
         with map_file(os.dup(file.fileno())) as whole:
             return save_as("trace", whole, path)
@@ -120,18 +126,22 @@ def _pieces(record: Record, lane_of: list[int]) -> Iterator[str]:
     """Give the file's text in pieces."""
     left_out = lane_of.count(-1) + record.spans_dropped
     other = {
-        "build": _clip(record.name),
+        "build": line(record.name, MAX_TEXT),
         "status": record.status,
-        "package": f"{record.backend} {record.version}",
-        "executor": record.executor,
-        "trt_widget": record.writer,
+        "package": line(f"{record.backend} {record.version}"),
+        "executor": line(record.executor),
+        "trt_widget": line(record.writer),
         "phases_without_an_event": str(left_out),
     }
-    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(other)},"traceEvents":[\n'
+    yield f'{{"displayTimeUnit":"ms","otherData":{_json(other)},"traceEvents":[\n'
     batch = _metadata(record, max(lane_of, default=0) + 1)
     # Sorted each, and merged: a viewer that reads as it goes need not go back.
     merged = heapq.merge(
-        _states(record), _phases(record, lane_of), _instants(record), key=itemgetter(0)
+        _states(record),
+        _phases(record, lane_of),
+        _silences(record, lane_of),  # after the phases: an event stands after the one it lies in
+        _instants(record),
+        key=itemgetter(0),
     )
     for _, event in merged:
         batch.append(event)
@@ -144,13 +154,11 @@ def _pieces(record: Record, lane_of: list[int]) -> Iterator[str]:
 
 
 def _meta(kind: str, thread: int, arguments: dict[str, Any]) -> str:
-    return json.dumps(
-        {"ph": "M", "name": kind, "pid": _PID, "tid": thread, "ts": 0, "args": arguments}
-    )
+    return _json({"ph": "M", "ts": 0, "pid": _PID, "tid": thread, "name": kind, "args": arguments})
 
 
 def _metadata(record: Record, count: int) -> list[str]:
-    title = f"{_clip(record.name)} ({record.backend} {record.version})"
+    title = line(f"{line(record.name)} ({record.backend} {record.version})", MAX_TEXT)
     events = [
         _meta("process_name", _STATES, {"name": title}),
         _meta("thread_name", _STATES, {"name": "build"}),
@@ -176,13 +184,13 @@ def _states(record: Record) -> Iterator[tuple[int, str]]:
         turn = min(max(round((asked - record.started_epoch) * 1e9), 0), now)
     for name, start, end in (("running", 0, turn), ("cancelling", turn, now)):
         if name == "running" or asked is not None:
-            yield start, _complete(json.dumps(name), "state", start, end, _STATES, "{}")
+            yield start, _complete(_json(name), "state", start, end, _STATES, "{}")
 
 
 def _phases(record: Record, lane_of: list[int]) -> Iterator[tuple[int, str]]:
     columns = record.span_columns
     starts, ends = nanoseconds(record)
-    names = [json.dumps(_clip(name)) for name in record.path_columns["name"]]
+    names = [_json(line(name, MAX_TEXT)) for name in record.path_columns["name"]]
     rows = zip(
         starts,
         ends,
@@ -205,10 +213,24 @@ def _phases(record: Record, lane_of: list[int]) -> Iterator[tuple[int, str]]:
         yield start, _complete(names[path], "phase", start, end, _STATES + 1 + lane, arguments)
 
 
+def _silences(record: Record, lane_of: list[int]) -> Iterator[tuple[int, str]]:
+    """Give the times without a callback, each inside of the phase that was open."""
+    columns = record.silence_columns
+    if columns is None:
+        return
+    rows = zip(record.silent_spans(), columns["start_s"], columns["end_s"], strict=True)
+    for span, start_s, end_s in rows:
+        if span < 0 or lane_of[span] < 0:
+            continue
+        start, end = round(start_s * 1e9), round(end_s * 1e9)
+        thread = _STATES + 1 + lane_of[span]
+        yield start, _complete('"no callback"', "silence", start, end, thread, "{}")
+
+
 def _complete(name: str, kind: str, start: int, end: int, thread: int, arguments: str) -> str:  # noqa: PLR0917 - the parts of one line, private
     return (
-        f'{{"ph":"X","name":{name},"cat":"{kind}","pid":{_PID},"tid":{thread},'
-        f'"ts":{_micro(start)},"dur":{_micro(end - start)},"args":{arguments}}}'
+        f'{{"ph":"X","ts":{_micro(start)},"dur":{_micro(end - start)},"pid":{_PID},"tid":{thread},'
+        f'"cat":"{kind}","name":{name},"args":{arguments}}}'
     )
 
 
@@ -229,15 +251,13 @@ def _instants(record: Record) -> list[tuple[int, str]]:
         (
             time,
             (
-                f'{{"ph":"i","s":"p","name":{json.dumps(_clip(f"{kind}: {text}"))},"cat":"log",'
-                f'"pid":{_PID},"tid":{_STATES},"ts":{_micro(time)},"args":{{}}}}'
+                f'{{"ph":"i","ts":{_micro(time)},"s":"p","pid":{_PID},"tid":{_STATES},"cat":"log",'
+                f'"name":{_json(line(f"{kind}: {text}", MAX_TEXT))},"args":{{}}}}'
             ),
         )
         for time, kind, text in found
     ]
 
 
-def _clip(text: str) -> str:
-    """Give a text that every reader of JSON takes: bounded, and without halves of characters."""
-    text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-    return text.encode("utf-8", "replace").decode("utf-8") or "(no name)"
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
