@@ -27,6 +27,7 @@ from trt_widget.events import (
     StepCompleted,
 )
 from trt_widget.executors import Outcome
+from trt_widget.history import BuildKey
 from trt_widget.phases import MAX_SPANS
 from trt_widget.record import (
     MAX_BYTES,
@@ -404,14 +405,90 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         ("spans", "end_s", 5, 1e6),
         ("spans", "steps", 0, 2**63),
         ("spans", "steps", 0, True),
+        ("silences", "path", 0, 10**6),
+        ("silences", "path", 1, -1),
+        ("silences", "start_s", 0, 50.0),
+        ("silences", "start_s", 1, 7.0),
+        ("silences", "end_s", 0, 0.0),
+        ("silences", "end_s", 1, 1e6),
+        ("silences", "end_s", 1, None),
     ],
 )
 def test_contradictions(table: str, column: str, row: int, value: object) -> None:
-    data = json.loads(record_of().to_json())
+    late = max(event.time for event in timed(mnist_events())) + 2.0
+    more = [PhaseStarted(late, "late", None, 1), StepCompleted(late + 3.0, "late", 0)]
+    record = record_of([*timed(mnist_events()), *more, PhaseFinished(late + 6.0, "late")])
+    data = json.loads(record.to_json())
+    assert len(data["silences"]["path"]) == 2
     data[table][column][row] = value
     with pytest.raises(RecordError):
         Record.from_json(json.dumps(data))
     del data[table][column][row]
+    with pytest.raises(RecordError):
+        Record.from_json(json.dumps(data))
+
+
+def test_silences_and_what_is_known_of_the_network_and_the_time(tmp_path: Path) -> None:
+    events = [
+        PhaseStarted(0.0, "a", None, 3),
+        PhaseStarted(1.5, "a", "a", 1),
+        PhaseFinished(4.0, "a"),
+        PhaseFinished(4.5, "a"),
+    ]
+    made = record_of(events)
+    assert made.silence_columns == {"path": [0, 1], "start_s": [0.0, 1.5], "end_s": [1.5, 4.0]}
+    assert made.silent_spans() == [0, 1]
+    assert (made.key, made.estimate) == (None, None)
+    key = BuildKey("abc", "tensorrt_rtx", "1.7", "CPU", "d", "process", "none", {"layers": 3.0})
+    known = {"progress": 1.0, "eta_s": None, "exceeded": True, "expected_s": 2.5, "basis": None}
+    made = dataclasses.replace(made, key=dataclasses.asdict(key), estimate=known)
+    made.save(tmp_path / "record.json")
+    read = load_record(tmp_path / "record.json")
+    assert read == made
+    assert read.key is not None
+    assert BuildKey(**read.key) == key
+    assert read.key["size"] == {"layers": 3.0}
+
+
+def test_a_record_of_an_older_writer() -> None:
+    data = json.loads(record_of().to_json())
+    for name in ("silences", "key", "estimate"):
+        data.pop(name, None)
+    read = Record.from_json(json.dumps(data))
+    assert (read.silence_columns, read.key, read.estimate) == (None, None, None)
+    assert read.silent_spans() == []
+    assert Record.from_json(read.to_json()) == read
+
+
+def test_more_silences_than_a_build_keeps() -> None:
+    data = json.loads(record_of([PhaseStarted(0.0, "a", None, 1)], now=9.0).to_json())
+    columns = {"path": [0], "start_s": [1.0], "end_s": [3.0]}
+    data["silences"] = {name: values * 1_001 for name, values in columns.items()}
+    with pytest.raises(RecordError, match="silences are more than 1,000"):
+        Record.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [
+        ("key", "network", None),
+        ("key", "executor", 3),
+        ("key", "size", {"layers": "many"}),
+        ("key", "size", []),
+        ("estimate", "progress", 1.5),
+        ("estimate", "eta_s", -1),
+        ("estimate", "exceeded", None),
+        ("estimate", "exceeded", 1),
+        ("estimate", "expected_s", None),
+        ("estimate", "basis", 0),
+    ],
+)
+def test_what_is_known_must_be_of_its_kind(table: str, name: str, value: object) -> None:
+    data = json.loads(json.dumps(SMALL))
+    data[table][name] = value
+    with pytest.raises(RecordError, match=name if name != "size" else "layers|size"):
+        Record.from_json(json.dumps(data))
+    del data[table][name]
     with pytest.raises(RecordError):
         Record.from_json(json.dumps(data))
 
@@ -439,19 +516,29 @@ def test_more_instances_than_a_build_keeps() -> None:
 
 
 SMALL = json.loads(
-    make_record(
-        build_of(
-            [
-                PhaseStarted(0.0, "a", None, 3),
-                PhaseStarted(1.0, "b", "a", 1),
-                StepCompleted(1.5, "b", 0),
-                LogMessage(1.6, "warning", "look"),
-                PhaseFinished(3.0, "b"),
-                PhaseFinished(4.0, "a"),
-            ],
-            "failed",
-            error=BuildCrashed("It died.", "Try again.", ["words"], signal="SIGKILL"),
-        )
+    dataclasses.replace(
+        make_record(
+            build_of(
+                [
+                    PhaseStarted(0.0, "a", None, 3),
+                    PhaseStarted(1.0, "b", "a", 1),
+                    StepCompleted(1.5, "b", 0),
+                    LogMessage(1.6, "warning", "look"),
+                    PhaseFinished(3.0, "b"),
+                    PhaseFinished(4.0, "a"),
+                ],
+                "failed",
+                error=BuildCrashed("It died.", "Try again.", ["words"], signal="SIGKILL"),
+            )
+        ),
+        key=dataclasses.asdict(BuildKey("abc", "tensorrt_rtx", "1.7", size={"layers": 3.0})),
+        estimate={
+            "progress": 0.5,
+            "eta_s": 2.0,
+            "exceeded": False,
+            "expected_s": 6.0,
+            "basis": "from 3 earlier builds of this network",
+        },
     ).to_json()
 )
 
