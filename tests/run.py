@@ -167,6 +167,8 @@ class Env:
         environ = os.environ | {
             "VIRTUAL_ENV": str(self.prefix),
             "PATH": os.pathsep.join((str(self.python.parent), os.environ.get("PATH", os.defpath))),
+            # The builds of the tests are no experience for the user's own.
+            "TRT_WIDGET_HISTORY": "off",
         }
         environ.pop("PYTHONPATH", None)
         print("$", " ".join(command), flush=True)

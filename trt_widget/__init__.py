@@ -13,6 +13,7 @@ from trt_widget._version import __version__
 
 if TYPE_CHECKING:
     from trt_widget.build import Build, BuildResult
+    from trt_widget.comparison import CompareError, Comparison, compare
     from trt_widget.errors import (
         BackendNotFound,
         BuildCancelled,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from trt_widget.phases import PhaseTree
     from trt_widget.record import Record, RecordError, load_record
     from trt_widget.widget import BuildWidget
+    from trt_widget.widget.timeline import Timeline
 
 __all__ = [
     "BackendNotFound",
@@ -47,6 +49,8 @@ __all__ = [
     "BuildResult",
     "BuildStateError",
     "BuildWidget",
+    "CompareError",
+    "Comparison",
     "ConfigureFailed",
     "History",
     "OptionError",
@@ -60,9 +64,11 @@ __all__ = [
     "RecordError",
     "SaveError",
     "SourceError",
+    "Timeline",
     "UnknownOptionError",
     "WrongBackendError",
     "__version__",
+    "compare",
     "load_record",
 ]
 
@@ -70,11 +76,15 @@ _HOME = {
     "Build": "build",
     "BuildResult": "build",
     "BuildWidget": "widget",
+    "CompareError": "comparison",
+    "Comparison": "comparison",
     "History": "history",
     "PhaseTree": "phases",
     "ProgressMonitor": "monitor",
     "Record": "record",
     "RecordError": "record",
+    "Timeline": "widget.timeline",
+    "compare": "comparison",
     "load_record": "record",
 }
 
