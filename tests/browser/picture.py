@@ -1,34 +1,57 @@
-"""Take the README's pictures: ``python -m tests.browser.picture`` (a real build in JupyterLab)."""
+"""Take the README's pictures: ``python -m tests.browser.picture`` (real builds in JupyterLab).
+
+Best while the machine does nothing else: the second build is compared with the first.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tests.browser.harness import Lab
 from tests.run import ROOT
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
 SETUP = """
+import os, shutil
 from pathlib import Path
-import onnx, shutil
+import onnx
+os.environ["TRT_WIDGET_HISTORY"] = str(Path("history.sqlite3").resolve())
 from trt_widget import BuildWidget
 light = Path(onnx.__file__).parent / "backend/test/data/light/light_densenet121.onnx"
 shutil.copy(light, "densenet121.onnx")
+for _ in range(2):
+    BuildWidget("densenet121.onnx").start().wait()
 """
 CELLS = (SETUP, "w = BuildWidget('densenet121.onnx').start()\nw")
 
 
+def take(card: Locator, name: str) -> None:
+    """Take one picture."""
+    card.page.mouse.move(0, 0)
+    path = ROOT / "notebooks" / "docs" / f"{name}.png"
+    card.screenshot(path=path)
+    print(path.relative_to(ROOT), path.stat().st_size, "bytes")
+
+
 def main() -> None:
-    """Run the build, wait for its silent phase, and take the card in both themes."""
+    """Take the card in the silent phase of a build and after its end, in both themes."""
     for theme in ("light", "dark"):
         with Lab(scale=2) as lab:
             notebook = lab.open(CELLS)
             notebook.theme(theme)
-            notebook.run(0)
+            notebook.run(0, timeout=180)
             notebook.run(1)
             card = notebook.output(1).locator(".trt-build")
             card.get_by_text("Determining refit engines").first.wait_for()
+            notebook.page.wait_for_timeout(1_600)
+            take(card, f"widget-{theme}")
+            card.locator(".trt-slowest").wait_for(timeout=120_000)
+            card.locator(".trt-timeline-fold > summary").click()
+            card.locator(".trt-timeline canvas").wait_for()
             notebook.page.wait_for_timeout(600)
-            path = ROOT / "notebooks" / "docs" / f"widget-{theme}.png"
-            card.screenshot(path=path)
-            print(path.relative_to(ROOT), path.stat().st_size, "bytes")
+            take(card, f"widget-done-{theme}")
 
 
 if __name__ == "__main__":

@@ -372,6 +372,11 @@ c
     )
     notebook.kernel("c.timeline = q = Picture(text='new')")
     expect(fold.locator(".trt-timeline-host")).to_have_text("new")
+    # Without a phase there is nothing to see.
+    notebook.kernel("rows, c.rows = c.rows, []")
+    expect(fold).to_be_hidden()
+    notebook.kernel("c.rows = rows")
+    expect(fold.locator(".trt-timeline-host")).to_have_text("new")
     notebook.kernel("c.timeline = None")
     expect(fold).to_be_hidden()
 

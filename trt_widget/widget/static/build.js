@@ -1333,7 +1333,7 @@ class Card {
     // A failure has an explanation instead.
     this.#slowest.draw(final && status !== "failed" ? (header.slowest ?? []) : []);
     this.#drawTree();
-    this.#timeline.draw(this.#model.get("timeline") ?? null);
+    this.#timeline.draw(this.#order.length > 0 ? (this.#model.get("timeline") ?? null) : null);
     setShown(this.#replaced, header.replaced === true);
     this.#log.draw(this.#model.get("messages") ?? [], this.#model.get("printed") ?? "", header);
     if (!this.#announce(shown, contact, note.sentence)) this.#announceProgress(outlook);
