@@ -14,6 +14,7 @@ error home so)::
     ├── UnknownOptionError   (TypeError)     an option that does not exist
     ├── BuildStateError      (RuntimeError)  waiting before starting, starting twice
     ├── RecordError          (ValueError)    a saved record cannot be read (trt_widget.record)
+    ├── CompareError         (ValueError)    what cannot be compared (trt_widget.comparison)
     ├── BuildCancelled                       somebody or something asked for the end
     └── BuildFailed                          the build cannot give an engine
         ├── SourceError                      missing, empty, not ONNX, truncated, weights missing

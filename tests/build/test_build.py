@@ -32,7 +32,7 @@ from trt_widget import (
     SourceError,
     WrongBackendError,
 )
-from trt_widget.events import StatusChanged, StreamStarted
+from trt_widget.events import Estimate, StatusChanged, StreamStarted
 from trt_widget.executors.gate import GATE
 from trt_widget.network import Prepared
 
@@ -171,7 +171,9 @@ def test_a_real_model_is_built_and_everything_is_known_about_it(
     assert isinstance(events[0], StreamStarted)
     assert [e.status for e in events if isinstance(e, StatusChanged)] == ["running", "succeeded"]
     assert isinstance(events[-1], StatusChanged)
-    assert [event.time for event in events] == sorted(event.time for event in events)
+    # An estimate may be ahead of what is still on its way from the child.
+    times = [event.time for event in events if not isinstance(event, Estimate)]
+    assert times == sorted(times)
 
     copy = build.save(tmp_path / "copy.engine")
     assert copy.read_bytes() == output.read_bytes()

@@ -125,12 +125,16 @@ class Execution:
 
     @property
     def text(self) -> str:
-        """What it wrote to stdout and stderr, and the text of its displays and its result."""
+        """What it wrote to stdout and stderr, and the text of its displays and its result.
+
+        An update of a display is shown where the display is.
+        """
         return "".join(
             output["text"]
             if output["output_type"] == "stream"
             else output.get("data", {}).get("text/plain", "")
             for output in self.outputs
+            if output["output_type"] != "update_display_data"
         )
 
     @property

@@ -79,7 +79,7 @@ class BuildWidget(BuildCard):
         - ``config``: function of ``(builder, network)`` that returns the builder config
         - ``exclusive``: whether builds of other processes on the device are waited for
         - ``plugins``: paths of plugin libraries; ``external_data``: folders of weight files
-        - ``timing_cache``: path, for full TensorRT
+        - ``timing_cache``: path, or True for one per version and GPU; for full TensorRT
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
 
     Attributes
