@@ -819,7 +819,7 @@ let serial = 0;
 /** One view: a picture, its buttons, and what says the same in words. */
 class View {
   #session;
-  #root = make("section", "trt-timeline");
+  #root = make("div", "trt-timeline");
   #caption = make("span", "trt-t-caption");
   #plot = make("div", "trt-t-plot");
   #tall = make("div", "trt-t-tall");
@@ -879,7 +879,8 @@ class View {
     this.#session = session;
     const id = `trt-timeline-${++serial}`;
     const root = this.#root;
-    root.setAttribute("aria-label", "Timeline of the build");
+    root.setAttribute("role", "group");
+    root.setAttribute("aria-label", "Timeline");
     // JupyterLab takes keys such as 0 and Enter for itself otherwise.
     root.dataset["lmSuppressShortcuts"] = "true";
     const context = this.#canvas.getContext("2d");
@@ -1338,6 +1339,8 @@ class View {
     const window = { ...this.#times };
     this.#drag = { id: event.pointerId, x: event.clientX, y: event.clientY, moved: false, window, top: this.#plot.scrollTop };
     this.#flight = null;
+    // The next move may be outside already. Not of a finger: it may be about to scroll the page.
+    if (event.pointerType === "mouse") this.#plot.setPointerCapture(event.pointerId);
   }
 
   /** @param {PointerEvent} event */
@@ -1351,7 +1354,6 @@ class View {
     if (!drag.moved) {
       if (Math.hypot(dx, dy) < 4) return;
       drag.moved = true;
-      this.#plot.setPointerCapture(event.pointerId);
       this.#plot.dataset["dragging"] = "true";
       this.#setHover(null);
     }
