@@ -159,6 +159,8 @@ def _text(record: Record, rows: int, messages: int, quiet: int, characters: int,
         f"{duration(entry.start)} on."
         for entry in silent
     ]
+    rest = len(record.silent_spans()) - len(silent)
+    lines += [f"(+{rest:,} shorter times without a callback)"] if rest else []
     shown, left = _messages(record, messages)
     if shown:
         lines += ["", "Warnings and errors of TensorRT:"]

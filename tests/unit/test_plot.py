@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -11,15 +13,13 @@ import pytest
 from tests import models
 from tests.unit.test_record import build_of, hostile_record, record_of, wide_and_deep
 from tests.unit.test_report import MAX_PAGE, Page, check_picture, decoded, pictures
-from trt_widget import Build, SaveError
+from trt_widget import Build, SaveError, icicle
 from trt_widget.events import PhaseFinished, PhasesCompleted, PhaseStarted
 from trt_widget.icicle import Icicle
 from trt_widget.plot import plot
 from trt_widget.record import load_record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trt_widget.record import Record
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -127,6 +127,20 @@ def test_a_run_is_drawn_as_far_as_it_was_busy() -> None:
     (box,) = [rect for rect in drawn if "x" in rect.attrib]
     assert box.attrib["fill-opacity"] == "0.60"
     assert "x: 1,000 times, 6.00 s in all" in svg
+
+
+def test_the_live_timeline_has_the_same_colours() -> None:
+    script = (Path(icicle.__file__).parent / "widget/static/timeline.js").read_text("utf-8")
+    for colours in (icicle._TINTS, icicle._SHADES):
+        assert f"fills: {json.dumps(list(colours))}" in script
+    # And takes them by the same hash of a name: what it gives in the browser.
+    names = [
+        "Building engine",
+        "Computing profile costs",
+        "Timing tactics",
+        "\u00fc\u6f22\U0001f600",
+    ]
+    assert [icicle._tint(name) for name in names] == [4, 1, 3, 4]
 
 
 def test_saving(tmp_path: Path) -> None:

@@ -227,6 +227,21 @@ def test_an_open_phase_is_silent_up_to_now() -> None:
     assert "So far" in page.text
 
 
+def test_the_longest_silences_are_told() -> None:
+    events: list[Event] = [PhaseStarted(0.0, "a", None, 99)]
+    time = 0.0
+    for index in range(60):
+        time += 1.1 + index * 0.01
+        events.append(StepCompleted(time, "a", index))
+    events.append(PhaseFinished(time, "a"))
+    record = record_of(events)
+    told = re.findall(r"No callback for (\S+) s", as_text(record))
+    assert len(told) == 20
+    assert min(map(float, told)) == pytest.approx(1.1 + 0.4, abs=0.01)
+    assert "(+40 shorter times without a callback)" in as_text(record)
+    assert len(hatched(checked(record))) == 40
+
+
 def test_several_at_once_and_one_that_was_silent_later() -> None:
     events = [
         PhaseStarted(0.0, "x", None, 1, 1),
