@@ -254,19 +254,29 @@ class History:
         sql = "SELECT * FROM builds WHERE key = ? ORDER BY finished_at DESC, id DESC LIMIT ?"
         return [record for _, record in self._read(sql, (key.digest, limit))]
 
-    def others(self, key: BuildKey, limit: int = 500) -> list[tuple[BuildKey, BuildRecord]]:
+    def others(
+        self, key: BuildKey, limit: int = 120, each: int = 2
+    ) -> list[tuple[BuildKey, BuildRecord]]:
         """Give builds of other networks that were built in the same way, the newest first.
 
         Options do not count: input profiles alone make those of each network different.
+
+        Parameters
+        ----------
+        limit
+            Builds in all: each takes about a millisecond to read.
+        each
+            Builds of one network, the newest ones.
         """
         same = ("package", "version", "target", "executor", "timing_cache")
         where = " AND ".join(f"{name} = ?" for name in same)
+        newest = "ORDER BY finished_at DESC, id DESC"
         sql = (
-            f"SELECT * FROM builds WHERE network != ? AND {where} "  # noqa: S608 - fixed names
-            "ORDER BY finished_at DESC, id DESC LIMIT ?"
+            f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY network {newest}) AS nth "  # noqa: S608 - fixed names
+            f"FROM builds WHERE network != ? AND {where}) WHERE nth <= ? {newest} LIMIT ?"
         )
         values = [_plain(str(getattr(key, name))) for name in ("network", *same)]
-        return list(self._read(sql, (*values, limit)))
+        return list(self._read(sql, (*values, each, limit)))
 
     def clear(self) -> bool:
         """Forget everything; a broken file in the user's data folder is removed.

@@ -122,6 +122,17 @@ def test_other_networks_come_with_their_size_and_only_those_built_alike(history:
     assert found[0][1] == record(2.0)
 
 
+def test_of_each_other_network_the_newest_builds_come(history: History) -> None:
+    for when in range(5):
+        history.record(key("often"), record(10.0 + when))
+    history.record(key("once"), record(1.0))
+    found = [(other.network, made.finished_at) for other, made in history.others(key("mine"))]
+    assert found == [("often", 14.0), ("often", 13.0), ("once", 1.0)]
+    one = [other.network for other, _ in history.others(key("mine"), each=1)]
+    assert one == ["often", "once"]
+    assert len(history.others(key("mine"), limit=2)) == 2
+
+
 @pytest.mark.parametrize("text", ["", "Bühler ✓", "half \ud800 a pair", "a\0b", "'; DROP TABLE"])
 def test_any_text_can_be_in_a_key_and_a_path(history: History, text: str) -> None:
     made = record(phases={(text, text): PhaseTimes(0.0, 1.0, 1.0)})
