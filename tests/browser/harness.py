@@ -173,6 +173,7 @@ class Server:
             server = subprocess.Popen(
                 self._command(port), env=environ, cwd=self.root, stdout=sink, stderr=sink
             )
+        self._process = psutil.Process(server.pid)
         self._stack.callback(self._stop_server, server)
         deadline = time.monotonic() + 60
         while True:
@@ -199,6 +200,10 @@ class Server:
         for process in left:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    def family(self) -> list[psutil.Process]:
+        """Give the processes below the server's: kernels, and builds of theirs."""
+        return self._process.children(recursive=True)
 
     def write(self, cells: Sequence[str], *, name: str | None = None) -> str:
         """Write a notebook of these code cells; return its path below the server's root."""
@@ -391,7 +396,8 @@ class VoilaPage(ServedPage):
     def close(self) -> None:
         """Close the page as a person does, so that Voila shuts the kernel down."""
         if not self.page.is_closed():
-            self.page.close(run_before_unload=True)
+            with self.page.expect_event("close"):
+                self.page.close(run_before_unload=True)
 
 
 @dataclass

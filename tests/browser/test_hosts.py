@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from playwright.sync_api import expect
 
 from tests.browser.test_widget import AXE, IMPORTS, TOOLS, card, is_running, running, shown
@@ -129,3 +130,15 @@ def test_a_build_in_voila(voila: Voila, keep: Keep) -> None:
     assert widths(other) == ["100%"] * other.locator(".trt-row").count() != []
     assert_accessible(page)
     shown_page.assert_clean()
+
+
+def test_closing_the_page_of_voila_ends_the_build(voila: Voila, keep: Keep) -> None:
+    earlier = set(voila.family())
+    opened = keep(voila.open([IMPORTS, BUILDS[0]]))
+    view = opened.page.locator(".trt-build")
+    expect(view.locator(".trt-row[data-status='running']")).not_to_have_count(0, timeout=60_000)
+    mine = [process for process in voila.family() if process not in earlier]
+    assert len(mine) >= 2, "the kernel, and the process that builds"
+    opened.close()
+    _, left = psutil.wait_procs(mine, 30)
+    assert left == []
