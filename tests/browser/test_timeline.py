@@ -492,15 +492,17 @@ def bare(lab: Lab) -> Page:
                 new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
             window.session = () => {
                 const heard = {};
+                const said = [];
                 const model = {
-                    state: {data: {live: true, name: 'x'}, channel: null},
+                    state: {data: {live: true, name: 'x'}, channel: 'IPY_MODEL_c'},
                     get: name => model.state[name],
                     on: (name, callback) => { heard[name] = callback; },
                     off() {}, send() {},
+                    widget_manager: {get_model: async () => ({send: what => said.push(what)})},
                 };
                 const session = new window.timeline.Session(model);
                 return {
-                    session,
+                    session, said,
                     whole(data) {
                         model.state.data = {
                             ...data, parents: bytes(data.parents),
@@ -643,6 +645,39 @@ def test_messages_in_pieces_are_the_whole(lab: Lab, monkeypatch: pytest.MonkeyPa
     page.close()
 
 
+def test_a_page_that_has_missed_something_asks_for_all(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PERIOD_S", 0.0)
+    page = bare(lab)
+    build = FakeBuild()
+    shown = Timeline(build)  # type: ignore[arg-type]  # a stand-in
+    sent: list[Any] = []
+    monkeypatch.setattr(shown, "send", lambda *message: sent.append(message))
+    shown._requests.append({"kind": "look", "view": "a"})
+    for event in resnet():
+        build.take(event)
+    said, count = page.evaluate(
+        """async messages => {
+            const it = window.session();
+            const view = {};
+            it.session.look(view, true);
+            await new Promise(done => setTimeout(done, 50));
+            it.message(...messages[0]);
+            it.message(...messages[2]);
+            it.session.look(view, false);
+            return [it.said, it.session.spans.count];
+        }""",
+        [(content, coded(buffers)) for content, buffers in sent],
+    )
+    assert [what["kind"] for what in said] == ["look", "look", "away"]
+    assert [what.get("spans") for what in said] == [0, 0, None]
+    assert len({what["view"] for what in said}) == 1
+    assert count == 0
+    shown.close()
+    page.close()
+
+
 def test_no_phase_is_lost_between_the_boxes(lab: Lab) -> None:
     page = bare(lab)
     for events in (many(20_000), timed(mnist_events()), deep(20), resnet(), at_random(3, 2_000)):
@@ -709,7 +744,7 @@ LIVE = """
 from tests import models
 from trt_widget import Build
 from trt_widget.widget.timeline import Timeline
-b = Build(models.light_model("resnet50"), configure=models.slowly(0.03))
+b = Build(models.light_model("resnet50"), configure=models.slowly(0.008))
 t = Timeline(b)
 """
 

@@ -7,6 +7,7 @@ puts the messages together is tested in tests/browser.
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import threading
@@ -20,6 +21,7 @@ import pytest
 from comm.base_comm import BaseComm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ipywidgets.embed import dependency_state
 from ipywidgets.widgets.widget import _instances
 
 from tests import models
@@ -189,6 +191,17 @@ def test_a_record_is_sent_as_it_is(tmp_path: Path) -> None:
         # Nothing that JSON would write number by number.
         assert len(json.dumps([v for v in shown.data.values() if isinstance(v, str)])) < 100
         assert all(isinstance(buffer, bytes) for buffer in shown.data["columns"])
+
+
+def test_saved_widget_state_has_all_of_it() -> None:
+    """What a notebook saved with its widgets' state, or a page of HTML, holds."""
+    shown = Timeline(record_of(closed(resnet())))
+    state = dependency_state([shown])[shown.model_id]
+    buffers = {tuple(entry["path"]): entry["data"] for entry in state["buffers"]}
+    assert state["state"]["data"]["names"] == shown.data["names"]
+    for index, column in enumerate(shown.data["columns"]):
+        assert base64.b64decode(buffers["data", "columns", index]) == column
+    assert base64.b64decode(buffers["data", "parents"]) == shown.data["parents"]
 
 
 def test_a_build_that_has_ended_is_whole_at_once() -> None:

@@ -1795,13 +1795,14 @@ class View {
       labels++;
       ctx.direction = single && RIGHT_TO_LEFT.test(name) ? "rtl" : "ltr";
       ctx.textAlign = "left";
-      if (single && silent.has(i)) {
-        // Letters on a plain ground.
+      const hatched = single && silent.has(i);
+      if (hatched) {
+        // Letters on a plain ground, above a strip of the hatching.
         ctx.fillStyle = this.#fill(i, palette);
-        ctx.fillRect(from - 4, y, Math.min(room, this.#widthOf(fitting)) + 8, ROW - 1);
+        ctx.fillRect(from - 4, y + 1, Math.min(room, this.#widthOf(fitting)) + 8, ROW - 7);
       }
       ctx.fillStyle = palette.text;
-      ctx.fillText(fitting, from, y + ROW / 2, room);
+      ctx.fillText(fitting, from, y + ROW / 2 - (hatched ? 2 : 0), room);
     }
     ctx.setLineDash([]);
     for (const [x, right, y, selected] of outlines) {
