@@ -247,9 +247,8 @@ def _because(first: Side, second: Side, found: _Verdict) -> str:
         if slower is first:
             return ": the timing cache was warm"
         return ": the timing cache was cold" if state == "cold" else ": there was no timing cache"
-    levels = [
-        (side.options or {}).get("optimization_level") or _DEFAULT_LEVEL for side in (first, second)
-    ]
+    given = [(side.options or {}).get("optimization_level") for side in (first, second)]
+    levels = [_DEFAULT_LEVEL if level is None else level for level in given]
     if list(differing) == ["optimization_level"] and (levels[1] > levels[0]) is (slower is second):
         return f": optimization_level was {levels[1]} instead of {levels[0]}"
     if differing:

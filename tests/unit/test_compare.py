@@ -308,6 +308,10 @@ def test_options_of_records_that_differ() -> None:
     assert compare(one, slow).sentence == (
         "Timing took 9.00 s longer: optimization_level was 5 instead of 3."
     )
+    none = dataclasses.replace(one, options={**one.options, "optimization_level": 0})
+    assert compare(none, slow).sentence == (
+        "Timing took 9.00 s longer: optimization_level was 5 instead of 0."
+    )
     # The other way round it explains nothing, and is only listed.
     fast = dataclasses.replace(one, options=options)
     again = dataclasses.replace(slow, options=one.options)
