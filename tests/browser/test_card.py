@@ -233,16 +233,18 @@ def test_progress_is_told_rarely(open_notebook: OpenNotebook) -> None:
                 .observe(live, {childList: true, characterData: true, subtree: true});
         }"""
     )
-    begin = notebook.page.evaluate("performance.now()")
-    for percent in range(21, 53):
+    # Three quarters in no time; what is told of them is told once, and says what is true then.
+    for percent in (30, 55, 80):
         notebook.kernel(f"beat(c, progress={percent / 100}, eta_s={100 - percent})")
-        time.sleep(0.8)
+        time.sleep(0.4)
+    for _ in range(8):
+        notebook.kernel("beat(c, progress=0.81, eta_s=60)")
+        time.sleep(3)
     said = notebook.page.evaluate("window.said")
-    print([(round((at - begin) / 1000, 1), text) for at, text in said])
-    # Two quarters were passed, and many messages came; within 20 s nothing is said twice.
-    assert 1 <= len(said) <= 2
-    assert re.fullmatch(r"resnet50\.onnx: \d\d %, about (1 min|\d\d s) left", said[0][1])
+    print(said)
+    assert said
     assert all(later[0] - earlier[0] >= 19_900 for earlier, later in pairwise(said))
+    assert re.fullmatch(r"resnet50\.onnx: 8\d %, about (1 min|[45]\d s) left", said[-1][1])
     notebook.kernel("finish(c, 'succeeded')")
     expect(view.locator(".trt-live")).to_contain_text("Succeeded")
     notebook.assert_clean()
@@ -350,10 +352,18 @@ c
         notebook.kernel("p.text = 'the timeline'")
         notebook.page.keyboard.press("Enter")
         expect(fold.locator(".trt-timeline-host")).to_be_empty()
-    # Twice at once, faster than it can come.
-    summary.evaluate("summary => { summary.click(); summary.click(); summary.click(); }")
-    expect(fold.locator(".trt-timeline-host > *")).to_have_count(1)
-    summary.click()
+    # Folded again before it could come.
+    summary.evaluate(
+        """async summary => {
+            for (let i = 0; i < 4; i++) {
+                const toggled = new Promise(resolve =>
+                    summary.parentElement.addEventListener("toggle", resolve, {once: true}));
+                summary.click();
+                await toggled;
+            }
+        }"""
+    )
+    time.sleep(0.5)
     expect(fold.locator(".trt-timeline-host")).to_be_empty()
     assert listeners(notebook) == before
     opened = notebook.kernel("print(seen.count('opened'), seen.count('closed'))").split()
