@@ -1016,17 +1016,20 @@ class View {
 
   #captionNow() {
     const { spans, live, now, quiet, heard } = this.#session;
-    /** @type {(string | Node)[]} */
-    const parts = [make("b", "", "Timeline")];
-    if (spans.count > 0) parts.push(` · ${plural(spans.count, "phase")} in ${duration(now)}`);
-    else if (live && heard) parts.push(` · ${duration(now)}`);
-    if (quiet) parts.push(" · no news from the kernel");
+    /** @type {string[]} */
+    const parts = [];
+    if (spans.count > 0) parts.push(`${plural(spans.count, "phase")} in ${duration(now)}`);
+    else if (live && heard) parts.push(duration(now));
+    if (quiet) parts.push("no news from the kernel");
     const window = this.#window;
     if (window) {
       const step = (window.t1 - window.t0) / 100;
-      parts.push(` · showing ${moment(window.t0, step)} to ${moment(window.t1, step)}`);
+      parts.push(`showing ${moment(window.t0, step)} to ${moment(window.t1, step)}`);
     }
-    return parts;
+    // In a card the title is there already.
+    const title = make("span", "trt-t-title");
+    title.append(make("b", "", "Timeline"), parts.length > 0 ? " · " : "");
+    return [title, parts.join(" · ")];
   }
 
   /** What the picture says, in a sentence or two. */
@@ -1799,7 +1802,8 @@ class View {
       if (hatched) {
         // Letters on a plain ground, above a strip of the hatching.
         ctx.fillStyle = this.#fill(i, palette);
-        ctx.fillRect(from - 4, y + 1, Math.min(room, this.#widthOf(fitting)) + 8, ROW - 7);
+        const inset = palette.outlined ? 1 : 0;
+        ctx.fillRect(from - 4, y + inset, Math.min(room, this.#widthOf(fitting)) + 8, ROW - 6 - inset);
       }
       ctx.fillStyle = palette.text;
       ctx.fillText(fitting, from, y + ROW / 2 - (hatched ? 2 : 0), room);
