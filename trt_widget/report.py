@@ -347,7 +347,8 @@ def _page(
     mark = f" trt-saved-{saved_as}" if saved_as is not None else ""
     parts = [
         f"<style>{_STYLE}</style>",
-        f'<section class="trt-report trt-{status}{mark}"><h2><bdi>{name}</bdi></h2>',
+        f'<section class="trt-report trt-{status}{mark}">',
+        f'<h2 class="trt-name"><bdi>{name}</bdi></h2>',
         f'<dl class="trt-facts">{facts}</dl>',
     ]
     error = record.result.error if record.result is not None else None
@@ -359,12 +360,15 @@ def _page(
     parts += [f"<p>{html(note, 500)}</p>" for note in _notes(record)[:most_messages]]
     drawn = _figure(icicle, letters, boxes, image_boxes if saved_as is not None else 0)
     if drawn:
-        parts += ["<h3>Where the time went</h3>", drawn]
+        parts += ['<h3 class="trt-part">Where the time went</h3>', drawn]
     parts += [_html_table(record, most_rows), _html_messages(record, most_messages, characters)]
     parts.append("</section>")
     body = "".join(parts)
     if fragment:
         return body
+    # A page of its own begins with a heading of the first level. In texts "<" is escaped.
+    for level in (1, 2):
+        body = re.sub(f"(</?h){level + 1}(?=[ >])", rf"\g<1>{level}", body)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -457,7 +461,8 @@ def _html_messages(record: Record, most: int, characters: int) -> str:
         for severity, text in shown
     )
     rest = f'<p class="trt-small">+{left:,} more</p>' if left else ""
-    return f"<h3>Warnings and errors of TensorRT</h3><ul>{items}</ul>{rest}"
+    title = '<h3 class="trt-part">Warnings and errors of TensorRT</h3>'
+    return f"{title}<ul>{items}</ul>{rest}"
 
 
 _OWN_LIGHT: Final = (
@@ -494,8 +499,8 @@ _STYLE: Final = "".join(
             ".trt-report{color:var(--trt-r-fg);background:var(--trt-r-bg);padding:12px;"
             "border-radius:6px;font:13px/1.45 system-ui,sans-serif;max-width:1000px;"
             "overflow-wrap:anywhere}"
-            ".trt-report h2{font-size:1.35em;margin:0 0 .5em}"
-            ".trt-report h3{font-size:1.05em;margin:1.2em 0 .4em}"
+            ".trt-report .trt-name{font-size:1.35em;margin:0 0 .5em}"
+            ".trt-report .trt-part{font-size:1.05em;margin:1.2em 0 .4em}"
             ".trt-report p{margin:.4em 0}.trt-report .trt-small{color:var(--trt-r-dim)}"
             ".trt-report .trt-facts{display:grid;gap:.5em 1.5em;margin:0;"
             "grid-template-columns:repeat(auto-fill,minmax(150px,1fr))}"

@@ -82,9 +82,9 @@ def test_a_real_build_while_it_runs_and_after_it(executor: str, tmp_path: Path) 
     while build.tree.paths < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    during = plot(build)
+    during = build.plot()
     build.wait()
-    after = plot(build)
+    after = build.plot()
     assert "running" in repr(during)
     assert "Building engine" in during.svg
     assert repr(after) == "Picture('transformer', succeeded)"
