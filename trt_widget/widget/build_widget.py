@@ -407,7 +407,7 @@ class BuildWidget(BuildCard):
         return {
             **data,
             "text/plain": repr(self),
-            "text/html": build_html(self._build),
+            "text/html": self._saved.pointer if self._saved.shown else build_html(self._build),
         }, metadata
 
     def __repr__(self) -> str:

@@ -30,26 +30,38 @@ class SavedResult:
     ----------
     build_id
         Hexadecimal digits by which the card and its saved result know each other.
+    shown
+        Whether there is such a display.
     """
 
     def __init__(self, build: Build) -> None:
         self.build_id = uuid.uuid4().hex[:16]
         self._build = build
-        self._shown = False
+        self.shown = False
         # Who publishes the end: the drain thread, and once more a wait on the main thread.
         self._lock = threading.Lock()
         self._final: dict[str, Any] | None = None
 
     def show(self) -> None:
         """Make the display, once, if there is a notebook and a running cell to put it into."""
-        if self._shown or not _can_display():
+        if self.shown or not _can_display():
             return
-        self._shown = True
+        self.shown = True
         self._publish(update=False)
+
+    @property
+    def pointer(self) -> str:
+        """What the widget's own output says where there is no widget; the state would get old."""
+        from trt_widget._text import html
+
+        return (
+            f"<div><b>{html(self._build.name)}</b>: the live view needs a running kernel and "
+            "Jupyter's widgets. What the build came to stands above, once it has ended.</div>"
+        )
 
     def finish(self) -> None:
         """Replace the display by the result; from any thread, after the build's end."""
-        if self._shown and self._build.status in FINAL:
+        if self.shown and self._build.status in FINAL:
             self._publish(update=True)
 
     def repeat(self) -> None:
