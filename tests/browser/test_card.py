@@ -25,6 +25,19 @@ AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = '<img src=x onerror="window.pwned = 1"><script>window.pwned = 2</script>'
 BLUE, GREEN = "rgb(25, 118, 210)", "rgb(56, 142, 60)"
 
+MANAGER = """() => {
+    const find = widget => {
+        const manager = widget._view?.model?.widget_manager;
+        if (manager) return manager;
+        for (const child of widget.children()) {
+            const found = find(child);
+            if (found) return found;
+        }
+    };
+    return find(window.panel);
+}"""
+"""Gives ipywidgets' manager of the notebook's models."""
+
 
 def card(notebook: Notebook, index: int) -> Locator:
     """Give the card that a cell shows."""
@@ -49,25 +62,17 @@ def listeners(notebook: Notebook) -> int:
     the view of the card's own layout.
     """
     count: int = notebook.page.evaluate(
-        """async layout => {
-            const find = widget => {
-                const manager = widget._view?.model?.widget_manager;
-                if (manager) return manager;
-                for (const child of widget.children()) {
-                    const found = find(child);
-                    if (found) return found;
-                }
-            };
+        f"""async layout => {{
             let count = 0;
-            for (const promise of Object.values(find(window.panel)._models)) {
+            for (const promise of Object.values(({MANAGER})()._models)) {{
                 const model = await promise;
                 if (model.model_id === layout) continue;
-                const {'msg:custom': _, ...events} = model._events ?? {};
+                const {{'msg:custom': _, ...events}} = model._events ?? {{}};
                 count += Object.values(events).flat().length;
-                count += Object.keys(model.views ?? {}).length;
-            }
+                count += Object.keys(model.views ?? {{}}).length;
+            }}
             return count;
-        }""",
+        }}""",
         notebook.kernel("print(c.layout.model_id)").strip(),
     )
     return count
@@ -352,18 +357,21 @@ c
         notebook.kernel("p.text = 'the timeline'")
         notebook.page.keyboard.press("Enter")
         expect(fold.locator(".trt-timeline-host")).to_be_empty()
-    # Folded again before it could come.
-    summary.evaluate(
-        """async summary => {
-            for (let i = 0; i < 4; i++) {
-                const toggled = new Promise(resolve =>
-                    summary.parentElement.addEventListener("toggle", resolve, {once: true}));
-                summary.click();
-                await toggled;
-            }
-        }"""
+    # Folded again before it has come.
+    notebook.page.evaluate(
+        f"""() => {{
+            const manager = ({MANAGER})(), create = manager.create_view;
+            manager.create_view = async (...how) => {{
+                await new Promise(resolve => setTimeout(resolve, 400));
+                return create.apply(manager, how);
+            }};
+        }}"""
     )
-    time.sleep(0.5)
+    notebook.page.keyboard.press("Enter")
+    expect(fold).to_have_attribute("open", "")
+    time.sleep(0.1)
+    notebook.page.keyboard.press("Enter")
+    time.sleep(1)
     expect(fold.locator(".trt-timeline-host")).to_be_empty()
     assert listeners(notebook) == before
     opened = notebook.kernel("print(seen.count('opened'), seen.count('closed'))").split()
