@@ -10,8 +10,8 @@ median of what it still takes, given that it is not over yet. So the time left s
 slowly when a stretch takes longer than before, and never is zero.
 
 *A new network.* The time it will take is fitted to the other networks that were built here: the
-logarithm of the time to those of the sizes. So are the times of the anchors; each is trusted as far
-as the others' deviations at it went along with those of the whole build.
+logarithm of the time to those of the sizes. Then only the clock runs. (The first phases of a build
+were tried as signs of how long it will take. In 44 networks they made the time left worse.)
 
 *No history.* None: no percentage is invented.
 """
@@ -41,20 +41,21 @@ __all__ = [
 #: Networks that a model needs at least.
 MIN_NETWORKS: Final = 5
 #: Networks that a model takes in, the newest.
-MAX_NETWORKS: Final = 60
+MAX_NETWORKS: Final = 100
 #: A prediction that is not sure within this factor is none.
 MAX_FACTOR: Final = 4.0
 
 # Only the newest builds of a network count: machines and drivers change.
-_NEWEST: Final = 5
+_NEWEST: Final = 8
 # Builds of the same network scatter at least so much (standard deviation of the logarithm).
 _LEAST_SCATTER: Final = 0.05
-# More than that is taken for the noise of few builds: else it would be slow on every last stretch.
-_MOST_SCATTER: Final = 0.15
 # With one earlier build nothing is known about the scatter.
 _UNKNOWN_SCATTER: Final = 0.10
+# The scatter that the end of a stretch is shown with, whatever it really is: to slow down as early
+# as a true one of 0.12 asks for makes most builds look slower than they are at their end.
+_SHOWN_SCATTER: Final = 0.05
 # How much of a build has to pass before its own speed counts as much as that of the earlier ones.
-_PATIENCE: Final = 0.25
+_PATIENCE: Final = 0.20
 # What is left of a stretch that takes longer than ever, as a share of what it was to take.
 _TAIL: Final = 0.05
 # How much slower what is shown moves while it is ahead: 1 reaches the end together with the truth.
@@ -69,7 +70,12 @@ _FAR: Final = 5.0
 _SHORTEST_S: Final = 1e-4
 _LONGEST_S: Final = 1e8
 _MOST: Final = 1.0 - 1e-9
-_RIDGES: Final = (0.1, 0.3, 1.0, 3.0, 10.0)
+# What the time of a build is taken to be proportional to until data says otherwise. Constants are
+# layers of TensorRT, too; exporters make more or fewer of them, and they cost hardly any time.
+_PROPORTIONAL: Final = ("computing", "layers")
+# Says nothing beside those, and misleads where all other networks are of other kinds.
+_NOT_BESIDE: Final = "operators"
+_RIDGES: Final = (1.0, 3.0, 10.0, 30.0, 100.0)
 _ROUNDS: Final = 5
 _SURE: Final = 0.75
 # A column that varies less says nothing.
@@ -169,7 +175,7 @@ class Estimator:
     def __init__(self, records: Iterable[BuildRecord] = ()) -> None:
         usable = [record for record in records if _sensible(record.duration_s)][:_NEWEST]
         self.duration_s: float | None = None
-        self._scatter = _UNKNOWN_SCATTER
+        self._scatter = _SHOWN_SCATTER
         self._factor = math.exp(_UNKNOWN_SCATTER)
         self._anchors: dict[_Moment, _Anchor] = {}
         self._counts: dict[_Path, float] = {}
@@ -191,7 +197,7 @@ class Estimator:
         :data:`MAX_FACTOR`.
         """
         self = cls()
-        prediction, moments = model.predict_all(size)
+        prediction = model.predict(size)
         if (
             prediction is not None
             and _sensible(prediction.duration_s)
@@ -200,18 +206,12 @@ class Estimator:
             self.duration_s = prediction.duration_s
             self._factor = prediction.factor
             self._scatter = max(math.log(prediction.factor), _LEAST_SCATTER)
-            self._anchors = {
-                moment: _Anchor(min(time, self.duration_s), weight)
-                for moment, (time, weight) in moments.items()
-            }
         return self
 
     def _take_records(self, records: Sequence[BuildRecord], duration: float) -> None:
         logs = [math.log(record.duration_s) - math.log(duration) for record in records]
         if len(logs) > 1:
-            scatter = max(_spread(logs), _LEAST_SCATTER)
-            self._scatter = min(scatter, _MOST_SCATTER)
-            self._factor = math.exp(scatter)
+            self._factor = math.exp(max(_spread(logs), _LEAST_SCATTER))
         counts: dict[_Path, list[int]] = {}
         for record in records:
             for path, times in record.phases.items():
@@ -346,7 +346,6 @@ class DurationModel:
         self._logs = [
             math.log(median(record.duration_s for record in records[network])) for network in chosen
         ]
-        self._moments = _common_moments([records[network] for network in chosen])
 
     @property
     def networks(self) -> int:
@@ -362,16 +361,6 @@ class DurationModel:
             None with fewer than :data:`MIN_NETWORKS` networks, or where nothing is known of this
             one that is known of them.
         """
-        return self.predict_all(size)[0]
-
-    def predict_all(
-        self, size: Mapping[str, float]
-    ) -> tuple[Prediction | None, dict[_Moment, tuple[float, float]]]:
-        """Give the prediction, and the time and weight of each moment on the way.
-
-        A moment's weight says how much of its being late or early the whole build shares: that is
-        what the others' deviations from the model tell.
-        """
         names = sorted(
             name
             for name in size
@@ -379,49 +368,22 @@ class DurationModel:
             and all(_size(other, name) is not None for other in self._sizes)
         )
         if self.networks < MIN_NETWORKS or not names:
-            return None, {}
+            return None
+        first = next((name for name in _PROPORTIONAL if name in names), names[0])
+        names = [name for name in names if name != _NOT_BESIDE or first == name]
         rows = [_features(other, names) for other in self._sizes]
         scale = _Scale(rows)
         matrix = [scale(row) for row in rows]
-        here = scale(_features(size, names))
-        first = "layers" if "layers" in names else names[0]
         # What is fitted is the deviation from being proportional to this.
         proportional = [math.log1p(other[first]) for other in self._sizes]
         targets = [log - line for log, line in zip(self._logs, proportional, strict=True)]
         fit = min((_Fit(matrix, targets, ridge) for ridge in _RIDGES), key=lambda fit: fit.error)
-        value, noise = fit.predict(here)
-        moments = {}
+        value, noise = fit.predict(scale(_features(size, names)))
         try:
             duration = math.exp(value + math.log1p(size[first]))
-            prediction = Prediction(duration, math.exp(max(noise, _LEAST_SCATTER)))
-            for moment, logs in self._moments.items():
-                deviations = [log - line for log, line in zip(logs, proportional, strict=True)]
-                value, left_out = fit.of_another(deviations, here)
-                shared = _dot(left_out, fit.left_out)
-                weight = shared / (_dot(left_out, left_out) + len(rows) * _LEAST_SCATTER**2)
-                time = math.exp(value + math.log1p(size[first]))
-                moments[moment] = time, min(max(weight, 0.0), 1.0)
+            return Prediction(duration, math.exp(max(noise, _LEAST_SCATTER)))
         except OverflowError:
-            return None, {}
-        return prediction, moments
-
-
-def _common_moments(networks: Sequence[Sequence[BuildRecord]]) -> dict[_Moment, list[float]]:
-    """Give the logarithms of the times of the moments that the builds of all networks have."""
-    found: dict[_Moment, list[float]] = {}
-    for place, records in enumerate(networks):
-        seen: dict[_Moment, list[float]] = {}
-        for record in records:
-            for moment, time in _moments(record):
-                # How often a phase opens differs between networks.
-                once = record.phases[moment[0]].count == 1
-                if time > 0.0 and (moment[1] == 0 or (once and moment[1] == _END)):
-                    seen.setdefault(moment, []).append(time)
-        for moment, times in seen.items():
-            logs = found.setdefault(moment, [])
-            if len(logs) == place:
-                logs.append(math.log(min(median(times), _LONGEST_S)))
-    return {moment: logs for moment, logs in found.items() if len(logs) == len(networks)}
+            return None
 
 
 class _Scale:
@@ -487,13 +449,6 @@ class _Fit:
         ]
         return slopes, left_out
 
-    def of_another(
-        self, targets: Sequence[float], row: Sequence[float]
-    ) -> tuple[float, list[float]]:
-        """Fit something else on the same rows; give its value at ``row`` and its errors."""
-        slopes, left_out = self._solve(targets)
-        return _dot(row, slopes), left_out
-
     def _leverage(self, row: Sequence[float]) -> float:
         return _dot(row, [_dot(line, row) for line in self._inverse])
 
@@ -521,11 +476,8 @@ def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def _features(size: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    """Logarithms of the sizes; that of the layers also squared: time bends upwards with them."""
-    logs = [math.log1p(size[name]) for name in names]
-    if "layers" in names:
-        logs.append(math.log1p(size["layers"]) ** 2)
-    return logs
+    """Give the logarithms of the sizes."""
+    return [math.log1p(size[name]) for name in names]
 
 
 def _size(size: Mapping[str, float], name: str) -> float | None:

@@ -77,7 +77,9 @@ LIMIT_S: Final = 120.0
 #: New networks whose build is shorter count for the model and not for the figures.
 LEAST_S: Final = 3.0
 #: What the product knows of a network's size; the recordings hold more.
-KNOWN: Final = ("layers", "parameters", "operators", "kinds")
+KNOWN: Final = ("layers", "computing", "parameters", "operators", "kinds")
+#: Fewer of them give no figure.
+LEAST_NEW: Final = 10
 #: Where the time left is read, as fractions of the true time.
 READ_AT: Final = (0.0, 0.25, 0.5)
 
@@ -183,12 +185,12 @@ def course(recording: Recording, estimator: Estimator) -> list[tuple[float, floa
     return [*found, (1.0, *found[-1][1:])] if found else [(1.0, 0.0, 0.0)]
 
 
-def repeated(recordings: Sequence[Recording], least: int = 1) -> dict[str, list[Recording]]:
-    """Give the networks that were built more often than ``least`` times, with their builds."""
+def repeated(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """Give the networks that were built at least four times, with their builds."""
     builds: dict[str, list[Recording]] = {}
     for recording in recordings:
         builds.setdefault(recording.network, []).append(recording)
-    return {name: many for name, many in builds.items() if len(many) > max(least, 2)}
+    return {name: many for name, many in builds.items() if len(many) > 3}
 
 
 def largest(shown: Iterable[tuple[float, float]]) -> float:
@@ -231,8 +233,8 @@ def quartiles(values: Sequence[float]) -> str:
     return f"{median(values):.3f} ({low:.3f} to {high:.3f})"
 
 
-def repeated_rows(recordings: Sequence[Recording]) -> list[Row]:
-    """Evaluate builds of networks that were built before."""
+def repeated_rows(recordings: Sequence[Recording], *, each: bool = True) -> list[Row]:
+    """Evaluate builds of networks that were built before; ``each`` gives every network a row."""
     builds = repeated(recordings)
     if not builds:
         return []
@@ -255,7 +257,7 @@ def repeated_rows(recordings: Sequence[Recording]) -> list[Row]:
             "<= 0.10",
             median(ours) <= 0.10,
         ),
-        Row(f"... {len(later)} builds with 3 or more before", quartiles(later)) if later else None,
+        Row(f"... {len(later)} of them with 3 or more before", quartiles(later)),
         Row("... the naive top bar (steps of the outermost phase)", quartiles(naive)),
         Row("... the clock alone against the median before", quartiles(clock)),
         Row("... bound: the best constant duration, known only afterwards", quartiles(least)),
@@ -264,7 +266,7 @@ def repeated_rows(recordings: Sequence[Recording]) -> list[Row]:
             f"{median(map(scatter, durations.values())):.3f}",
         ),
     ]
-    for name, many in found.items():
+    for name, many in found.items() if each else ():
         times = durations[name]
         rows.append(
             Row(
@@ -273,7 +275,7 @@ def repeated_rows(recordings: Sequence[Recording]) -> list[Row]:
                 f"{median(value for _, value in many):.2f}",
             )
         )
-    return [row for row in rows if row is not None]
+    return rows
 
 
 # ------------------------------------------------------------------ new networks
@@ -375,30 +377,38 @@ def new_rows(
 
 
 def held_out(network: str) -> bool:
-    """Whether a network was never looked at while the estimate was tuned: half the families."""
+    """Whether a network was not looked at while the estimate was tuned: half of the families."""
     return hashlib.sha256(family(network).encode()).digest()[0] % 2 == 0
 
 
+def machines(recordings: Sequence[Recording]) -> dict[str, list[Recording]]:
+    """Take recordings apart by what they were made on: a history knows one machine."""
+    found: dict[str, list[Recording]] = {}
+    for recording in recordings:
+        found.setdefault(recording.machine, []).append(recording)
+    return found
+
+
 def label(recordings: Sequence[Recording]) -> str:
-    """Say what the recordings are of."""
-    with_ = sorted({f"{one.package} {one.version}".strip() for one in recordings})
-    machines = sorted({one.machine for one in recordings if one.machine})
-    times = [one.finished_at for one in recordings]
-    days = sorted({time.strftime("%Y-%m-%d", time.gmtime(at)) for at in times})
+    """Say what the recordings of one machine are of."""
+    what = sorted({f"{one.package} {one.version}".strip() for one in recordings})
+    days = sorted({time.strftime("%Y-%m-%d", time.gmtime(one.finished_at)) for one in recordings})
     networks = len({one.network for one in recordings})
+    where = " on a CPU" if what[0].startswith("tensorrt_rtx") else ""
     return (
-        f"{len(recordings)} builds of {networks} networks, {', '.join(with_)}, "
-        f"RTX on a CPU; {'; '.join(machines)}; {days[0]} to {days[-1]}"
+        f"{', '.join(what)}{where}: {recordings[0].machine}; {len(recordings)} builds of "
+        f"{networks} networks, {' and '.join(dict.fromkeys([days[0], days[-1]]))}"
     )
 
 
-def rows(recordings: Sequence[Recording], *, apart: bool = True) -> list[Row]:
-    """Evaluate; ``apart`` gives the held-out networks alone first, then all."""
-    found = []
-    if apart:
-        chosen = [one for one in recordings if held_out(one.network)]
-        found += _headed("held out", [*repeated_rows(chosen), *new_rows(recordings, held_out)])
-    return found + repeated_rows(recordings) + new_rows(recordings)
+def rows(recordings: Sequence[Recording]) -> list[Row]:
+    """Evaluate the recordings of one machine: the held-out networks alone, then all."""
+    chosen = [one for one in recordings if held_out(one.network)]
+    found = _headed("held out", repeated_rows(chosen, each=False))
+    found += repeated_rows(recordings)
+    if len(left_out(recordings)) >= LEAST_NEW:
+        found += _headed("held out", new_rows(recordings, held_out)) + new_rows(recordings)
+    return found
 
 
 def _headed(head: str, found: Sequence[Row]) -> list[Row]:
@@ -407,7 +417,9 @@ def _headed(head: str, found: Sequence[Row]) -> list[Row]:
 
 def progress(*, long: bool) -> list[Row]:
     """Evaluate the recordings; ``long`` makes some on this machine first, too."""
-    found = _headed("recorded", rows(load(DATA)))
+    found = []
+    for many in machines(load(DATA)).values():
+        found += _headed(f"RTX on a CPU, {many[0].machine.partition(', ')[2]}", rows(many))
     if long:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "builds.jsonl"
@@ -460,6 +472,7 @@ def sizes(path: Path) -> dict[str, float]:
             volume += math.prod(shape) if min(shape, default=1) >= 0 else 0
     return {
         "layers": network.num_layers,
+        "computing": network.num_layers - layers["constant"],
         "parameters": sum(weights.values()),
         "operators": len(made.graph.node),
         "kinds": len(kinds),
@@ -627,9 +640,8 @@ def main() -> int:
     elif options.command == "pack":
         save(options.out, load(*options.files))
     else:
-        recordings = load(*options.files)
-        print(label(recordings))
-        print(table(rows(recordings)))
+        for recordings in machines(load(*options.files)).values():
+            print(f"{label(recordings)}\n\n{table(rows(recordings))}\n")
     return 0
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from tests.bench import executors, figures, progress
+from tests.bench import executors, figures, progress, timeline
 from tests.bench.__main__ import NAMES, header, parse
 from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
@@ -23,7 +23,9 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--only", "nothing"])
     assert "click" in capsys.readouterr().err
-    assert sorted(NAMES) == sorted([*figures.FIGURES, *executors.FIGURES, *progress.FIGURES])
+    assert sorted(NAMES) == sorted(
+        [*figures.FIGURES, *executors.FIGURES, *progress.FIGURES, *timeline.FIGURES]
+    )
     assert "Python" in header()
 
 

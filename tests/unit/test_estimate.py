@@ -110,6 +110,7 @@ def check_course(
             assert reading == Reading()
 
 
+@settings(deadline=None)
 @given(st.lists(records, max_size=6), courses)
 def test_it_is_monotone_bounded_and_finite_whatever_comes(
     known: list[BuildRecord],
@@ -485,18 +486,32 @@ def test_one_outlier_does_not_spoil_the_model() -> None:
     assert predicted.duration_s == pytest.approx(3.0**1.4, rel=0.5)
 
 
-def test_phases_correct_a_prediction() -> None:
-    # Where its first phases are late so is the whole build: that is how the others were.
-    model = DurationModel(family(noise=0.4))
-    (_, usual) = network(0, 3000.0, 3.0**1.4)
-    truth = slower(usual, 2.0)
-    size = {"layers": 3000.0, "operators": 1500.0, "parameters": 3e7}
-    said = readings(Estimator.for_new_network(model, size), truth)
-    before, after = said[0].eta_s, said[len(said) // 4].eta_s
-    assert before is not None
-    assert after is not None
-    assert before < 0.7 * truth.duration_s
-    assert after == pytest.approx(0.75 * truth.duration_s, rel=0.25)
+def test_constants_cost_no_time() -> None:
+    """Two exporters write the same networks with few and with many constants."""
+    builds = []
+    for number, (key, record) in enumerate(family(noise=0.05)):
+        computing = key.size["layers"]
+        size = {**key.size, "computing": computing, "layers": computing * (1 + 3 * (number % 2))}
+        builds.append((replace(key, size=size), record))
+    sizes_of_one = {"operators": 1500.0, "parameters": 3e7, "computing": 3000.0}
+    for layers in (3000.0, 12000.0):
+        predicted = DurationModel(builds).predict({**sizes_of_one, "layers": layers})
+        assert predicted is not None
+        assert predicted.duration_s == pytest.approx(3.0**1.4, rel=0.25)
+
+
+def test_the_clock_alone_runs_against_a_prediction() -> None:
+    model = DurationModel(family(noise=0.1))
+    (key, usual) = network(0, 3000.0, 3.0**1.4)
+    for factor in (0.8, 1.25):
+        truth = slower(usual, factor)
+        said = readings(Estimator.for_new_network(model, key.size), truth)
+        start, half = said[0].eta_s, said[len(said) // 2].eta_s
+        assert start is not None
+        assert half is not None
+        assert start == pytest.approx(usual.duration_s, rel=0.25)
+        assert half == pytest.approx(start - truth.duration_s / 2, rel=0.35)
+        assert all(reading.progress for reading in said[1:])
 
 
 def test_what_is_not_sure_is_not_said() -> None:
