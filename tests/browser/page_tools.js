@@ -61,6 +61,14 @@
     });
   }
 
+  /** The contrast of what else is filled to what it fills: [class, ratio]. */
+  function fillContrasts(card) {
+    return [...card.querySelectorAll(".trt-whole-fill, .trt-slow-bar > span")].filter(visible).map((fill) => {
+      const track = background(fill.parentElement);
+      return [fill.parentElement.className, ratio(over(rgba(getComputedStyle(fill).backgroundColor), track), track)];
+    });
+  }
+
   /** Every green in a card: ["class: property"]. */
   function greens(card) {
     const properties = ["color", "background-color", "border-top-color", "border-left-color", "outline-color"];
@@ -104,5 +112,5 @@
   document.addEventListener("click", ({ target }) => note(`click ${cell(target)}`, target.className), true);
 
   connect();
-  window.trt = { rgba, textContrasts, barContrasts, greens, events, connect };
+  window.trt = { rgba, textContrasts, barContrasts, fillContrasts, greens, events, connect };
 })();

@@ -645,7 +645,8 @@ evil = {HOSTILE!r}
 names = (evil, "\u05e9\u05db\u05d1\u05d4", "long " * 60)
 c = card([(depth, name, "running", 1, 3) for depth, name in enumerate(names)],
          name=evil, backend=evil, device=evil, detail=evil, blocked_by=evil, where=evil,
-         can_cancel_blocker=True, notes=[evil],
+         can_cancel_blocker=True, notes=[evil], basis=evil, progress=0.5, usual_s=evil, eta_s=evil,
+         slowest=[dict(label=evil, path=evil, self_s=evil, share=evil)], build_id=evil,
          messages=[{{"time": 1.0, "severity": "error", "message": evil}}], errors=1)
 c.printed = evil
 everything = dict(cause=evil, facts=[(evil, evil)], details=evil, evidence=[evil], remedy=evil,
@@ -660,6 +661,11 @@ c
     for status in ("pending", "running", "failed"):
         notebook.kernel(f"beat(c, status='{status}', failure=everything)")
         expect(view).to_have_attribute("data-status", status)
+        if status == "running":
+            expect(view.locator(".trt-basis")).to_have_text(HOSTILE)
+    notebook.kernel("beat(c, status='cancelled')")
+    expect(view.locator(".trt-slow-label")).to_have_text(HOSTILE)
+    notebook.kernel("beat(c, status='failed')")
     view.locator(".trt-log summary").click()
     expect(view.locator(".trt-log-text")).to_have_text(HOSTILE)
     expect(view.locator(".trt-printed")).to_have_text(HOSTILE)
@@ -963,6 +969,11 @@ def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> 
             (name, *text)
             for text in view.evaluate("card => window.trt.textContrasts(card)")
             if text[2] < (3 if text[0].endswith("icon") else 4.5)
+        ]
+        faint += [
+            (name, *fill)
+            for fill in view.evaluate("card => window.trt.fillContrasts(card)")
+            if fill[1] < 3
         ]
         found = notebook.page.evaluate("async () => (await axe.run('.trt-build')).violations")
         faint += [
