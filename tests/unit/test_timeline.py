@@ -564,19 +564,27 @@ def test_what_is_open_grows(hand_clock: Clock) -> None:
     assert spans["steps"] == [2.0]
     assert spans["self"][0] == pytest.approx(content["now"] - 99.0, abs=1e-3)
     assert content["silent_since"] is None
+    build.tree.apply([Step(99.7, "a", 2)])
+    hand_clock.now += 1
+    build.tick()
+    content, buffers = customs(shown)[-1]
+    assert array("i", buffers[1]).tolist() == [0]
+    spans = columns(COLUMNS, buffers[2:10])
+    assert (spans["end"], spans["steps"]) == ([-1.0], [3.0])
+    assert spans["self"][0] == pytest.approx(content["now"] - 99.0, abs=1e-3)
     # Nothing for long: the browser lets the hatching grow by itself.
     build.origin -= 50.0
     hand_clock.now += timeline.HEARTBEAT_S
     build.tick()
     content, buffers = customs(shown)[-1]
-    assert content["silent_since"] == 99.5
+    assert content["silent_since"] == 99.7
     assert content["silences"] is False
     build.take(Finish(151.0, "a"), Start(151.0, "b", None, 1))
     hand_clock.now += 1
     build.tick()
     content, buffers = customs(shown)[-1]
     assert content["silent_since"] is None
-    assert columns(SILENCES, buffers[-3:]) == {"node": [0], "start": [99.5], "end": [151.0]}
+    assert columns(SILENCES, buffers[-3:]) == {"node": [0], "start": [99.7], "end": [151.0]}
 
 
 @pytest.mark.parametrize("status", ["cancelled", "failed", "ended"])
@@ -629,6 +637,8 @@ def test_close_leaves_no_comm_open() -> None:
     assert sorted(before) == sorted(e[1] for e in Recorded.sent if e[0] == "comm_close")
     assert len(before) == 3
     assert not _instances
+    assert shown._build is not None
+    assert shown._build._subscribers == []
     assert "text/plain" in shown._repr_mimebundle_()[0]
     ended = Timeline(record_of(closed(resnet())))
     ended.close()
