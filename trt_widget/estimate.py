@@ -51,9 +51,10 @@ _NEWEST: Final = 8
 _LEAST_SCATTER: Final = 0.05
 # With one earlier build nothing is known about the scatter.
 _UNKNOWN_SCATTER: Final = 0.10
-# The scatter that the end of a stretch is shown with, whatever it really is: to slow down as early
-# as a true one of 0.12 asks for makes most builds look slower than they are at their end.
-_SHOWN_SCATTER: Final = 0.05
+# How much of the scatter the end of a stretch is shown with, and the most of it: to slow down as
+# early as the whole of it asks for makes most builds look further from their end than they are.
+_SHOWN: Final = 0.4
+_MOST_SHOWN: Final = 0.15
 # How much of a build has to pass before its own speed counts as much as that of the earlier ones.
 _PATIENCE: Final = 0.20
 # What is left of a stretch that takes longer than ever, as a share of what it was to take.
@@ -175,7 +176,7 @@ class Estimator:
     def __init__(self, records: Iterable[BuildRecord] = ()) -> None:
         usable = [record for record in records if _sensible(record.duration_s)][:_NEWEST]
         self.duration_s: float | None = None
-        self._scatter = _SHOWN_SCATTER
+        self._scatter = _LEAST_SCATTER
         self._factor = math.exp(_UNKNOWN_SCATTER)
         self._anchors: dict[_Moment, _Anchor] = {}
         self._counts: dict[_Path, float] = {}
@@ -211,7 +212,9 @@ class Estimator:
     def _take_records(self, records: Sequence[BuildRecord], duration: float) -> None:
         logs = [math.log(record.duration_s) - math.log(duration) for record in records]
         if len(logs) > 1:
-            self._factor = math.exp(max(_spread(logs), _LEAST_SCATTER))
+            scatter = max(_spread(logs), _LEAST_SCATTER)
+            self._scatter = min(max(_SHOWN * scatter, _LEAST_SCATTER), _MOST_SHOWN)
+            self._factor = math.exp(scatter)
         counts: dict[_Path, list[int]] = {}
         for record in records:
             for path, times in record.phases.items():
