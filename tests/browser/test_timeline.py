@@ -223,6 +223,48 @@ def test_forced_colours(open_notebook: OpenNotebook) -> None:
     notebook.page.emulate_media(forced_colors="none")
 
 
+@pytest.mark.parametrize(
+    ("style", "scheme", "dark"),
+    [
+        ("", "light", False),
+        ("", "dark", True),
+        ("--vscode-editor-background: #1f1f1f; --vscode-editor-foreground: #ccc", "light", True),
+        ("--vscode-editor-background: #fff; --vscode-editor-foreground: #333", "dark", False),
+    ],
+)
+def test_colours_elsewhere(lab: Lab, style: str, scheme: Any, dark: bool) -> None:
+    """Without JupyterLab: VS Code's colours, else those that the system asks for."""
+    page = bare(lab)
+    page.emulate_media(color_scheme=scheme)
+    shown = Timeline(record_of(closed(resnet())))
+    pixels = page.evaluate(
+        """async ({css, style, data}) => {
+            const sheet = document.createElement('style');
+            sheet.textContent = css;
+            document.head.append(sheet);
+            document.body.style.cssText = style;
+            const it = window.session();
+            it.whole(data);
+            const widget = window.timeline.default();
+            await widget.initialize({model: it.model, signal: new AbortController().signal});
+            await widget.render({model: it.model, el: document.body});
+            for (let k = 0; k < 3; k++) await new Promise(requestAnimationFrame);
+            const canvas = document.querySelector('canvas');
+            const pen = canvas.getContext('2d');
+            return [[2, 60], [canvas.width - 6, 30]].map(([x, y]) =>
+                [...pen.getImageData(x, y, 1, 1).data]);
+        }""",
+        {"css": (STATIC / "timeline.css").read_text("utf-8"), "style": style}
+        | {"data": wire(shown.data)},
+    )
+    ground, box = (sum(pixel[:3]) / 3 for pixel in pixels)
+    assert (ground < 127) is dark
+    assert (box < 127) is dark
+    assert pixels[0] != pixels[1]
+    shown.close()
+    page.close()
+
+
 # ------------------------------------------------------------------ pointer and keys
 
 
@@ -502,7 +544,7 @@ def bare(lab: Lab) -> Page:
                 };
                 const session = new window.timeline.Session(model);
                 return {
-                    session, said,
+                    session, said, model,
                     whole(data) {
                         model.state.data = {
                             ...data, parents: bytes(data.parents),
@@ -778,6 +820,19 @@ def test_a_real_build_live(open_notebook: OpenNotebook) -> None:
     expect(view(notebook, 2).locator(".trt-t-caption")).to_contain_text(f"{count} phases")
     assert drawn(notebook, 2)["boxes"] > 3
     notebook.screenshot(2, "timeline-real")
+    notebook.assert_clean()
+
+
+def test_it_fills_while_its_own_cell_runs(open_notebook: OpenNotebook) -> None:
+    """The first comm of a page: its subshell is made only when the view has asked already."""
+    notebook = open_notebook([LIVE, "b.start(); display(t)\nimport time; time.sleep(12)"])
+    notebook.run(0)
+    notebook.start(1)
+    caption = view(notebook, 1).locator(".trt-t-caption")
+    expect(caption).to_contain_text(re.compile(r"\d+ phases? in \d"), timeout=10_000)
+    assert not notebook.page.evaluate("Boolean(window.runs[1].ended)")
+    notebook.wait(1)
+    notebook.kernel("b.close()")
     notebook.assert_clean()
 
 

@@ -63,6 +63,8 @@ const ZOOM_STEP = 1.5;
 const ZOOM_MS = 160;
 /** A view says that it looks, this often; the kernel forgets it after four times as long. */
 const LOOK_MS = 15_000;
+/** ... and this often while there is no answer: the first may have gone to a shell that is busy with a cell. */
+const ASK_MS = 2000;
 /** A kernel sends something every 2 s while it builds; clocks stop after this long without. */
 const QUIET_S = 8;
 const LONGEST = 20;
@@ -541,6 +543,7 @@ export class Session {
   #looking = new Set();
   /** @type {ReturnType<typeof setInterval> | undefined} */
   #timer;
+  #said = 0;
   /** The kernel's time at `#at`, by the browser's monotonic clock. */
   told = 0;
   #at = 0;
@@ -602,12 +605,15 @@ export class Session {
       this.#channel?.send({ kind: "away", view: this.#view });
     } else if (seen && this.#looking.size === 1) {
       this.#say();
-      this.#timer ??= setInterval(() => this.#say(), LOOK_MS);
+      this.#timer ??= setInterval(() => {
+        if (!this.heard || performance.now() - this.#said >= LOOK_MS) this.#say();
+      }, ASK_MS);
     }
   }
 
   #say() {
     if (!this.#channel || this.#channel.comm_live === false || !this.live || this.#looking.size === 0) return;
+    this.#said = performance.now();
     const { count, names } = this.spans;
     this.#channel.send({ kind: "look", view: this.#view, spans: count, names: names.length });
   }
