@@ -38,15 +38,24 @@ class SavedResult:
         self.build_id = uuid.uuid4().hex[:16]
         self._build = build
         self.shown = False
+        self._runs: set[str] = set()
         # Who publishes the end: the drain thread, and once more a wait on the main thread.
         self._lock = threading.Lock()
         self._final: dict[str, Any] | None = None
 
     def show(self) -> None:
-        """Make the display, once, if there is a notebook and a running cell to put it into."""
-        if self.shown or not _can_display():
+        """Make the display, if there is a notebook and a running cell to put it into.
+
+        While the build runs, once. Of a build that has ended, in every run of a cell that shows it:
+        where the page was closed or loaded anew meanwhile, the first display was never replaced.
+        """
+        if not _can_display():
+            return
+        run = (kernel.current_cell() or ("", ""))[1]
+        if self.shown and (self._build.status not in FINAL or run in self._runs):
             return
         self.shown = True
+        self._runs.add(run)
         self._publish(update=False)
 
     @property
@@ -87,7 +96,8 @@ class SavedResult:
 
     def _data(self) -> dict[str, Any]:
         if self._build.status not in FINAL:
-            return {"text/html": "<div></div>", "text/plain": ""}
+            # The card hides what is empty, by this class.
+            return {"text/html": f'<div class="trt-saved-{self.build_id}"></div>', "text/plain": ""}
         with self._lock:
             if self._final is None:
                 from trt_widget.report import as_text, report_html
