@@ -423,7 +423,7 @@ def progress(*, long: bool) -> list[Row]:
     if long:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "builds.jsonl"
-            collect(path, [(name, None) for name in REPEATED * 5], slots=1, seconds=900.0)
+            collect(path, [(name, None) for name in REPEATED * 5], slots=1, seconds=300.0)
             here = repeated_rows(load(path))
         found += _headed("here", here)
     return found
