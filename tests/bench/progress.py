@@ -48,9 +48,12 @@ DATA = Path(__file__).parents[1] / "data" / "builds.jsonl.gz"
 REPEATED: Final = (
     *("light:densenet121", "light:inception_v2", "light:resnet50", "light:shufflenet"),
     *("transformer:24", "llama:12", "convnext:40", "detector:12", "recurrent:18", "mlp:450"),
+    *("transformer:48", "gpt:30", "windows:22", "mobilenet:90", "unet:30", "inception:75"),
+    *("graph:80", "llama:24", "mixer:40"),
 )
 REPEATS: Final = 9
-#: Sizes of each family; the smallest take about a second, the largest half a minute.
+#: Sizes of each family, and parts of the last that are sizes, too: from one to forty seconds.
+PARTS: Final = (0.75, 1.5, 2.2)
 SIZES: Final = {
     "convnet": (200, 350, 600),
     "convnext": (20, 60, 100),
@@ -423,7 +426,7 @@ def progress(*, long: bool) -> list[Row]:
     if long:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "builds.jsonl"
-            collect(path, [(name, None) for name in REPEATED * 5], slots=1, seconds=300.0)
+            collect(path, [(name, None) for name in REPEATED[:10] * 5], slots=1, seconds=300.0)
             here = repeated_rows(load(path))
         found += _headed("here", here)
     return found
@@ -535,8 +538,10 @@ def plan(repeats: int, files: Sequence[Path]) -> list[tuple[str, Path | None]]:
     new: list[tuple[str, Path | None]] = [
         (f"{name}:{sizes[place]}", None) for place in (1, 0, 2) for name, sizes in SIZES.items()
     ]
+    new += [
+        (f"{name}:{int(part * sizes[-1])}", None) for part in PARTS for name, sizes in SIZES.items()
+    ]
     new += [(f"light:{name}", None) for name in LIGHT]
-    # "kind+name.onnx" is the network name of the family kind
     new += [(path.stem.replace("+", ":", 1), path) for path in files]
     new = [entry for entry in new if entry[0] not in REPEATED]
     found: list[tuple[str, Path | None]] = []
@@ -617,7 +622,7 @@ def main() -> int:
     gather.add_argument("--slots", type=int, default=1, help="builds at a time")
     gather.add_argument("--seconds", type=float, default=math.inf, help="begin none after that")
     gather.add_argument("--repeats", type=int, default=REPEATS)
-    gather.add_argument("--files", type=Path, help="folder of more ONNX files")
+    gather.add_argument("--files", type=Path, help="folder of more ONNX files: kind+name.onnx")
     gather.add_argument("--only", action="append", help="these networks only")
     judge = commands.add_parser("evaluate", help="print how good the estimates are")
     judge.add_argument("files", type=Path, nargs="*", default=[DATA])

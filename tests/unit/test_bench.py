@@ -14,6 +14,7 @@ from tests.bench import executors, figures, progress, timeline
 from tests.bench.__main__ import NAMES, header, parse
 from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
+from tests.bench.networks import FAMILIES
 from tests.bench.stats import Row, busiest, differences, interval, ratios, spread, table
 from tests.traces import mnist_events, timed
 from trt_widget.estimate import Estimator
@@ -233,3 +234,11 @@ def test_the_recorded_builds_are_estimated_as_well_as_the_documentation_says() -
     assert len(found) >= 10
     for place in range(3):
         assert median(factors[place] for factors in found.values()) < 1.6
+
+
+def test_what_is_built_was_recorded() -> None:
+    recorded = {one.network for one in progress.load(progress.DATA)}
+    builds = progress.plan(progress.REPEATS, [])
+    assert {name for name, _ in builds} <= recorded
+    assert all(builds.count((name, None)) == progress.REPEATS for name in progress.REPEATED)
+    assert set(progress.SIZES) == set(FAMILIES)
