@@ -142,7 +142,11 @@ def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> 
 
 
 def test_its_words(open_notebook: OpenNotebook) -> None:
-    notebook = opened(open_notebook, *STATES.values())
+    bounded = (
+        "few = PhaseTree(max_spans=100); few.apply(resnet()); few.close('succeeded')\n"
+        "Timeline(record_of(few))"
+    )
+    notebook = opened(open_notebook, *STATES.values(), bounded)
     for index, words in (
         (
             1,
@@ -165,6 +169,10 @@ def test_its_words(open_notebook: OpenNotebook) -> None:
     assert rows.nth(0).all_inner_texts() == ["Determining refit engines\t1\t4.05 s\t4.05 s\t48 %"]
     brief = rows.filter(has_text="Measuring tactic time")
     assert brief.all_inner_texts() == ["Measuring tactic time\t300\t900 ms\t900 ms\t11 %"]
+    expect(shown.locator(".trt-t-note")).to_be_hidden()
+    expect(view(notebook, 9).locator(".trt-t-note")).to_have_text(
+        "206 more phases are counted in the timings, but not kept one by one and so not drawn."
+    )
     # What was cut off is said by a sign, and in words.
     view(notebook, 2).locator("summary").click()
     expect(view(notebook, 2).locator(".trt-t-go").first).to_have_text("✕ Determining refit engines")

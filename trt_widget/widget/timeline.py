@@ -95,6 +95,11 @@ class Timeline(anywidget.AnyWidget):
     Notes
     -----
     A live timeline is told by the drain thread of its build, which is the only one that writes.
+
+    Examples
+    --------
+    >>> Timeline(build)  # in a notebook, while it runs or afterwards
+    >>> Timeline(load_record("resnet50.json"))
     """
 
     _esm = _read("timeline.js")

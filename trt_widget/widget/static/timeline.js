@@ -532,8 +532,10 @@ export class Session {
   silentSince = null;
   /** The views' way to be drawn again; `true` if the data has changed. @type {Set<() => void>} */
   listeners = new Set();
-  /** Silences that are over, and the span of each or -1. @type {{silence: Silence, span: number}[]} */
+  /** Silences that are over, @type {Silence[]} */
   #silences = [];
+  /** ... and those of them whose span is known. @type {{span: number, start: number, end: number}[]} */
+  #found = [];
   /** @type {AnyModel<TimelineState>} */
   #model;
   /** @type {Channel | null} */
@@ -580,17 +582,9 @@ export class Session {
 
   /** Silences with the span of each. @returns {{span: number, start: number, end: number}[]} */
   silences() {
-    const now = this.now;
-    const found = [];
-    for (const entry of this.#silences) {
-      const [node, start, end] = entry.silence;
-      if (entry.span < 0) entry.span = this.spans.find(node, (start + end) / 2, now);
-      if (entry.span >= 0) found.push({ span: entry.span, start, end });
-    }
-    if (this.live && this.silentSince !== null) {
-      for (const span of this.spans.innermost()) found.push({ span, start: this.silentSince, end: now });
-    }
-    return found;
+    if (!this.live || this.silentSince === null) return this.#found;
+    const [start, end] = [this.silentSince, this.now];
+    return [...this.#found, ...Array.from(this.spans.innermost(), (span) => ({ span, start, end }))];
   }
 
   /** Note whether a view is seen. @param {object} view @param {boolean} seen */
@@ -697,13 +691,15 @@ export class Session {
 
   /** @param {ArrayLike<number>[]} columns */
   #setSilences([nodes, starts, ends]) {
-    this.#silences = Array.from(nodes ?? [], (node, i) => ({
-      silence: [node, any(starts ?? [], i), any(ends ?? [], i)],
-      span: -1,
-    }));
+    this.#silences = Array.from(nodes ?? [], (node, i) => [node, any(starts ?? [], i), any(ends ?? [], i)]);
   }
 
   #changed() {
+    const now = this.now;
+    this.#found = this.#silences.flatMap(([node, start, end]) => {
+      const span = this.spans.find(node, (start + end) / 2, now);
+      return span < 0 ? [] : [{ span, start, end }];
+    });
     for (const listener of this.listeners) listener();
   }
 }
@@ -1066,8 +1062,8 @@ class View {
     this.#empty.hidden = spans.count > 0;
     setText(this.#empty, live ? (heard ? "No phase yet" : "Waiting for the build") : "No phases were recorded");
     const notes = [];
-    if (dropped > 0) notes.push(`${plural(dropped, "phase")} more than are kept one by one: counted in the table of timings, not drawn here.`);
-    if (spans.crowded > 0) notes.push(`${plural(spans.crowded, "phase")} beside ${MAX_LANES} others at the same time: not drawn.`);
+    if (dropped > 0) notes.push(`${whole.format(dropped)} more phases are counted in the timings, but not kept one by one and so not drawn.`);
+    if (spans.crowded > 0) notes.push(`${plural(spans.crowded, "phase")} beside ${MAX_LANES} hierarchies at the same time: not drawn.`);
     setText(this.#note, notes.join(" "));
     this.#note.hidden = notes.length === 0;
     this.#hint.hidden = spans.count === 0;
@@ -1667,6 +1663,13 @@ class View {
     for (let r = top; r < bottom; r++) {
       const row = /** @type {Row} */ (spans.rows[r]);
       const y = AXIS + r * ROW - scrolled;
+      if (row.lane !== spans.rows[r - 1]?.lane && r > 0) {
+        // What runs at the same time as what is above.
+        ctx.globalAlpha = 0.45;
+        ctx.fillStyle = palette.muted;
+        ctx.fillRect(0, y - 1, width, 1);
+        ctx.globalAlpha = 1;
+      }
       spans.boxes(row, t0, t1, now, NARROW_PX / scale, (first, last, start, end) => {
         this.#keep(r, first, last, start, end);
         const left = snap(Math.min(width - 1, Math.max(-2, (start - t0) * scale)));
@@ -1737,9 +1740,10 @@ class View {
     ctx.fillRect(Math.min((t0 / all) * width, width - extent), 0, extent, 3);
   }
 
-  /** @param {number} t0 @param {number} scale @param {number} scrolled @param {number} top @param {number} bottom @returns {Set<number>} the spans that are hatched */
+  /** @param {number} t0 @param {number} scale @param {number} scrolled @param {number} top @param {number} bottom @returns {Map<number, [left: number, right: number]>} the spans that are hatched, and where */
   #drawSilences(t0, scale, scrolled, top, bottom) {
-    const hatched = new Set();
+    /** @type {Map<number, [number, number]>} */
+    const hatched = new Map();
     const { spans } = this.#session;
     const ctx = this.#ctx;
     if (!this.#hatch) return hatched;
@@ -1752,7 +1756,8 @@ class View {
       const right = Math.min(this.#width, (end - t0) * scale);
       if (right - left < 3) continue;
       ctx.fillRect(left, AXIS + r * ROW - scrolled, right - left - 1, ROW - 1);
-      hatched.add(span);
+      const [before, after] = hatched.get(span) ?? [left, right];
+      hatched.set(span, [Math.min(before, left), Math.max(after, right)]);
     }
     return hatched;
   }
@@ -1760,7 +1765,7 @@ class View {
   /**
    * Draw what a box says beside its colour: its name, what it has come to, and whether one is at it.
    *
-   * @param {number} t0 @param {number} scale @param {number} scrolled @param {Palette} palette @param {Set<number>} silent
+   * @param {number} t0 @param {number} scale @param {number} scrolled @param {Palette} palette @param {Map<number, [number, number]>} silent
    */
   #drawMarks(t0, scale, scrolled, palette, silent) {
     const [ctx, width, { spans }] = [this.#ctx, this.#width, this.#session];
@@ -1804,12 +1809,14 @@ class View {
       labels++;
       ctx.direction = single && RIGHT_TO_LEFT.test(name) ? "rtl" : "ltr";
       ctx.textAlign = "left";
-      const hatched = single && silent.has(i);
+      const [left, until] = (single && silent.get(i)) || [Infinity, -Infinity];
+      const taken = Math.min(room, this.#widthOf(fitting));
+      const hatched = left < from + taken + 4 && until > from - 4;
       if (hatched) {
         // Letters on a plain ground, above a strip of the hatching.
         ctx.fillStyle = this.#fill(i, palette);
         const inset = palette.outlined ? 1 : 0;
-        ctx.fillRect(from - 4, y + inset, Math.min(room, this.#widthOf(fitting)) + 8, ROW - 6 - inset);
+        ctx.fillRect(from - 4, y + inset, taken + 8, ROW - 6 - inset);
       }
       ctx.fillStyle = palette.text;
       ctx.fillText(fitting, from, y + ROW / 2 - (hatched ? 2 : 0), room);
@@ -1926,6 +1933,7 @@ class View {
     const labels = [];
     rows.forEach((row, r) => {
       const y = AXIS + r * ROW;
+      if (r > 0 && row.lane !== rows[r - 1]?.lane) parts.push(`<path d="M0 ${y - 0.5}H${width}" stroke="${muted}" stroke-opacity=".45"/>`);
       spans.boxes(row, t0, t1, now, Math.max(NARROW_PX, narrow) / scale, (first, last, start, end) => {
         const i = int(row.items, first);
         const sum = spans.summed(row, first, last, now);
