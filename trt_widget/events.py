@@ -258,7 +258,8 @@ class NetworkReady(_Plain):
     network
         Hash of the model's content, by which its builds are comparable; empty where not known.
     size
-        How large it is, by name: ``layers``, ``operators``, ``kinds``, ``parameters``.
+        How large it is, by name: ``layers``, ``computing`` (layers that are no constants),
+        ``operators``, ``kinds``, ``parameters``.
     timing_cache
         ``"none"``, ``"cold"`` (empty) or ``"warm"``.
     """

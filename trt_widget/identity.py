@@ -39,7 +39,8 @@ class NetworkIdentity:
     digest
         Hash of the content; the same for the same model, wherever it lies.
     size
-        ``layers`` (of TensorRT's network), and of a model ``operators`` (nodes), ``kinds``
+        ``layers`` (of TensorRT's network) and ``computing`` (those that are no constants, which
+        cost no time and differ between exporters); of a model also ``operators`` (nodes), ``kinds``
         (different operators) and ``parameters`` (values of its tensors).
     """
 
@@ -47,8 +48,13 @@ class NetworkIdentity:
     size: dict[str, float] = field(default_factory=dict)
 
 
-def identify_model(model: Path | bytes, layers: int) -> NetworkIdentity | None:
+def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
     """Identify an ONNX model, with the files that it keeps its weights in.
+
+    Parameters
+    ----------
+    network
+        What TensorRT has made of it.
 
     Returns
     -------
@@ -69,7 +75,8 @@ def identify_model(model: Path | bytes, layers: int) -> NetworkIdentity | None:
     except OSError:
         return None
     size = {
-        "layers": layers,
+        "layers": network.num_layers,
+        "computing": _computing(network),
         "operators": summary.operators,
         "kinds": summary.kinds,
         "parameters": summary.parameters,
@@ -85,8 +92,18 @@ def identify_network(network: Any) -> NetworkIdentity:
         layer = network.get_layer(index)
         outputs = [layer.get_output(number) for number in range(layer.num_outputs)]
         shapes = [(str(tensor.dtype), _shape(tensor)) for tensor in outputs if tensor is not None]
-        seen.update(repr((layer.name, str(layer.type), shapes)).encode("utf-8", "surrogatepass"))
-    return NetworkIdentity(f"{layers}-{seen.hexdigest()[:32]}", {"layers": float(layers)})
+        seen.update(repr((layer.name, layer.type.name, shapes)).encode("utf-8", "surrogatepass"))
+    size = {"layers": float(layers), "computing": float(_computing(network))}
+    return NetworkIdentity(f"{layers}-{seen.hexdigest()[:32]}", size)
+
+
+def _computing(network: Any) -> int:
+    """Count the layers that are no constants; some microseconds a layer."""
+    constants = sum(
+        network.get_layer(index).type.name == "CONSTANT"
+        for index in range(min(network.num_layers, _MOST_LAYERS))
+    )
+    return int(network.num_layers) - constants
 
 
 def digest_of_options(options: BuildOptions) -> str:

@@ -303,7 +303,7 @@ def _parse_source(
             f"{source.display_name} has an empty graph: no inputs, nodes or outputs.",
             "Export the model again.",
         )
-    identity = identify_model(bytes_to_examine.value, network.num_layers)
+    identity = identify_model(bytes_to_examine.value, network)
     return Prepared(builder, network, None, parser, identity=identity)
 
 
