@@ -99,11 +99,9 @@ def identify_network(network: Any) -> NetworkIdentity:
 
 def _computing(network: Any) -> int:
     """Count the layers that are no constants; some microseconds a layer."""
-    constants = sum(
-        network.get_layer(index).type.name == "CONSTANT"
-        for index in range(min(network.num_layers, _MOST_LAYERS))
-    )
-    return int(network.num_layers) - constants
+    layers = int(network.num_layers)
+    kinds = (network.get_layer(index).type.name for index in range(min(layers, _MOST_LAYERS)))
+    return layers - sum(1 for kind in kinds if kind == "CONSTANT")
 
 
 def digest_of_options(options: BuildOptions) -> str:
