@@ -354,7 +354,7 @@ def test_the_timeline_in_the_card(open_notebook: OpenNotebook) -> None:
     # What nobody sees is not sent.
     picture.scroll_into_view_if_needed()
     caption = fold.locator(".trt-t-caption")
-    expect(caption).to_have_text(re.compile(r"^Timeline · \d+ phases in "))
+    expect(caption).to_have_text(re.compile(r"\b\d+ phases in "))
     before = caption.text_content() or ""
     # It is live.
     expect(caption).not_to_have_text(before)
@@ -366,7 +366,7 @@ def test_the_timeline_in_the_card(open_notebook: OpenNotebook) -> None:
     expect(picture).to_be_visible()
     picture.scroll_into_view_if_needed()
     spans = notebook.kernel("print(len(w.spans))").strip()
-    expect(caption).to_have_text(re.compile(rf"^Timeline · {spans} phases in "))
+    expect(caption).to_have_text(re.compile(rf"\b{spans} phases in "))
     for width in (320, 880):
         view.evaluate("(card, width) => { card.style.maxWidth = `${width}px`; }", width)
         assert view.evaluate("card => card.scrollWidth <= card.clientWidth")
