@@ -730,7 +730,11 @@ def test_a_page_that_has_missed_something_asks_for_all(
 
 def test_no_phase_is_lost_between_the_boxes(lab: Lab) -> None:
     page = bare(lab)
-    for events in (many(20_000), timed(mnist_events()), deep(20), resnet(), at_random(3, 2_000)):
+    empty = [
+        kind(0.0, "z", *more) for kind, more in ((PhaseStarted, (None, 1)), (PhaseFinished, ()))
+    ]
+    families = (many(20_000), timed(mnist_events()), deep(20), [*empty * 3, *resnet()])
+    for events in (*families, *(at_random(seed, 1_000) for seed in range(4))):
         shown = Timeline(record_of(closed(events)))
         bad = page.evaluate(
             """data => {
@@ -744,10 +748,23 @@ def test_no_phase_is_lost_between_the_boxes(lab: Lab) -> None:
                         spans.boxes(row, 0, now, now, narrow, (first, last, start, end) => {
                             const sum = spans.summed(row, first, last, now);
                             const one = spans.start[row.items[first]];
+                            const nodes = new Set();
+                            let apart = false;
+                            for (let k = first; k <= last; k++) {
+                                const i = row.items[k];
+                                nodes.add(spans.node[i]);
+                                if (first < last && spans.until(i, now) - spans.start[i] > narrow) {
+                                    apart = true; // wide enough to stand alone
+                                }
+                                const before = k > first ? spans.end[row.items[k - 1]] : Infinity;
+                                if (spans.start[i] - before > narrow) {
+                                    apart = true; // not one after the other
+                                }
+                            }
                             if (first !== next || last < first || start !== one || end < start
                                 || start < until || sum.count !== last - first + 1
                                 || sum.busy > end - start + 1e-9
-                                || (first < last && narrow === 0 && end > start)) {
+                                || sum.mixed !== nodes.size > 1 || apart) {
                                 bad.push([row.depth, narrow, first, last, start, end]);
                             }
                             next = last + 1;

@@ -296,8 +296,6 @@ export class Spans {
     this.end[i] = end;
     this.status[i] = status;
     this.latest = Math.max(this.latest, end);
-    const row = this.rowOf(i);
-    if (row && int(this.place, i) < row.count - 1) this.#sum(row, int(this.place, i) + 1);
   }
 
   /** The row that a span is drawn in. @param {number} i */
@@ -487,19 +485,13 @@ export class Spans {
     this.#sum(row, place);
   }
 
-  /** Sum up anew from a place on. @param {Row} row @param {number} from */
-  #sum(row, from) {
-    for (let k = Math.max(from, 0); k < row.count; k++) {
-      if (k === 0) {
-        row.busy[0] = row.odd[0] = row.changes[0] = 0;
-        continue;
-      }
-      const [before, i] = [int(row.items, k - 1), int(row.items, k)];
-      const end = real(this.end, before);
-      row.busy[k] = real(row.busy, k - 1) + (end < 0 ? 0 : end - real(this.start, before));
-      row.odd[k] = int(row.odd, k - 1) + (int(this.status, before) > DONE ? 1 : 0);
-      row.changes[k] = int(row.changes, k - 1) + (int(this.node, before) === int(this.node, i) ? 0 : 1);
-    }
+  /** Sum up what is before a place; nothing of it is open, for what is open keeps others out of its row. @param {Row} row @param {number} k */
+  #sum(row, k) {
+    if (k === 0) return;
+    const [before, i] = [int(row.items, k - 1), int(row.items, k)];
+    row.busy[k] = real(row.busy, k - 1) + Math.max(0, real(this.end, before) - real(this.start, before));
+    row.odd[k] = int(row.odd, k - 1) + (int(this.status, before) > DONE ? 1 : 0);
+    row.changes[k] = int(row.changes, k - 1) + (int(this.node, before) === int(this.node, i) ? 0 : 1);
   }
 
   #grow() {
