@@ -19,6 +19,7 @@ from playwright.sync_api import sync_playwright
 from tests.bench.stats import Row
 from tests.browser.fake_timeline import closed, deep, many, record_of
 from tests.run import find_chromium
+from trt_widget.events import PhaseFinished, PhaseStarted
 from trt_widget.widget.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -95,6 +96,23 @@ async ({zoom, frames}) => {
 """
 
 
+def halves(levels: int) -> list[Any]:
+    """Give phases that consist of two each, level by level: as many boxes as there can be."""
+    events: list[Any] = []
+
+    def one(level: int, start: float, end: float, parent: str | None) -> None:
+        name = f"Level {level}"
+        events.append(PhaseStarted(start, name, parent, 2))
+        if level + 1 < levels:
+            middle = (start + end) / 2
+            one(level + 1, start, middle, name)
+            one(level + 1, middle, end, name)
+        events.append(PhaseFinished(end, name))
+
+    one(0, 0.0, 60.0, None)
+    return events
+
+
 def _open(page: Page, events: list[Any]) -> float:
     """Show the timeline of a build in an empty page; return the milliseconds that it took."""
     shown = Timeline(record_of(closed(events)))
@@ -133,7 +151,7 @@ def _pan(page: Page, what: str, zoom: int, frames: int) -> Row:
 
 
 def timeline(*, long: bool) -> list[Row]:
-    """Pan a timeline of 100,000 phases, and one of 60 levels, at several zooms."""
+    """Pan timelines of many phases, of as many boxes as there can be, and of 60 levels."""
     frames = 600 if long else 180
     rows: list[Row] = []
     chromium = find_chromium()
@@ -149,6 +167,8 @@ def timeline(*, long: bool) -> list[Row]:
         took = _open(page, many())
         rows.append(Row("timeline, 99,801 phases: ms from data to the first frame", f"{took:.0f}"))
         rows += [_pan(page, "99,801 phases", zoom, frames) for zoom in (1, 8, 16)]
+        _open(page, halves(16))
+        rows += [_pan(page, "65,535 phases on 16 levels", zoom, frames) for zoom in (1, 8)]
         _open(page, deep(60))
         rows.append(_pan(page, "60 levels", 1, frames))
         browser.close()
