@@ -65,7 +65,8 @@ class TimingCache:
     path
         The file that is read and written, in the end.
     state
-        ``"warm"`` where the file held something of use, else ``"cold"``.
+        ``"warm"`` where the file held something of use, else ``"cold"``; ``"none"`` where TensorRT
+        raised something: then the build goes on without, and nothing is written.
     known_before, known_after
         Entries that the cache held before the build and after it; None where this version of
         TensorRT does not tell.
@@ -88,8 +89,13 @@ class TimingCache:
         self._config = config
         self._beside = None if tag is None else path.with_name(f"{path.name}.{tag}")
         self._said = said
-        # It has to live as long as the config.
-        self._cache = self._load()
+        # What the config was given has to live as long as it does.
+        self._cache: Any = None
+        try:
+            self._load()
+        except Exception as error:  # noqa: BLE001 - a cache only saves time: it never fails a build
+            self.state = "none"
+            self.notes = [_not_used(error)]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -98,6 +104,8 @@ class TimingCache:
         ``reused`` is the number of measurements that this build did not make again: 0 for a cold
         cache. TensorRT does not tell it for a warm one, which may know other networks too: None.
         """
+        if self.state == "none":
+            return dict(NO_CACHE)
         return {
             "state": self.state,
             "path": str(self.path),
@@ -108,40 +116,42 @@ class TimingCache:
 
     # ------------------------------------------------------------------ before the build
 
-    def _load(self) -> Any:
-        cache = self._read(self.path)
+    def _load(self) -> None:
+        known = self._read(self.path)
         if self.notes and self._beside is not None:
             self.path, self._beside = self._beside, None
             self.notes.append(f"It is left as it is; this build uses {self.path.name} beside it.")
             self.notes = [" ".join(self.notes)]
-            cache = self._read(self.path)
-        if cache is None:
+            known = self._read(self.path)
+        if not known:
             cache = _create(self._config, b"")
             if cache is not None:
-                self._config.set_timing_cache(cache, ignore_mismatch=False)
-        self.known_before = _count(cache)
-        if self.state == "warm" and self.known_before == 0:
-            self.state = "cold"
-        return cache
+                self._give(cache)
+        self.known_before = _count(self._cache)
+        if known and self.known_before != 0:
+            self.state = "warm"
 
-    def _read(self, path: Path) -> Any:
-        """Give the config what the file holds; None where that is nothing of use."""
+    def _give(self, cache: Any) -> bool:
+        self._cache = cache
+        return bool(self._config.set_timing_cache(cache, ignore_mismatch=False))
+
+    def _read(self, path: Path) -> bool:
+        """Give the config what the file holds; False where that is nothing of use."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            return None
+            return False
         except OSError as error:
             self.notes.append(f"The timing cache {path.name} could not be read: {error}.")
-            return None
+            return False
         if not data:
-            return None
+            return False
         before = len(self._said())
         cache = _create(self._config, data)
-        accepted = cache is not None and self._config.set_timing_cache(cache, ignore_mismatch=False)
+        accepted = cache is not None and self._give(cache)
         complaint = self._complaint(before)
         if accepted and not complaint:
-            self.state = "warm"
-            return cache
+            return True
         words = f" TensorRT said: {complaint}" if complaint else ""
         note = (
             f"The timing cache {path.name} is damaged, or of another GPU or version of TensorRT."
@@ -150,7 +160,7 @@ class TimingCache:
         if self._beside is None:
             note += " This build starts with an empty one, which replaces it."
         self.notes.append(note)
-        return None
+        return False
 
     def _complaint(self, before: int) -> str:
         return " ".join(line for line in self._said()[before:] if "timing cache" in line.lower())
@@ -168,6 +178,8 @@ class TimingCache:
         list of str
             What it came to, or why it was not written, for people. Nothing is raised.
         """
+        if self.state == "none":
+            return []
         try:
             cache = self._config.get_timing_cache()
             if cache is None:
@@ -270,8 +282,17 @@ def use_timing_cache(
     -------
     tuple
         The cache, to be saved after the build, or None; the facts, as :attr:`TimingCache.facts`;
-        sentences for people.
+        sentences for people. Nothing is raised.
     """
+    try:
+        return _use(config, options, said)
+    except Exception as error:  # noqa: BLE001 - a cache only saves time: it never fails a build
+        return None, dict(NO_CACHE), [_not_used(error)]
+
+
+def _use(
+    config: Any, options: BuildOptions, said: Callable[[], list[str]]
+) -> tuple[TimingCache | None, dict[str, Any], list[str]]:
     given, backend = options.timing_cache, options.backend
     if given is None:
         # TensorRT for RTX has the getter and warns that it means nothing.
@@ -291,6 +312,13 @@ def use_timing_cache(
     else:
         kept = TimingCache(config, given, tag, said)
     return kept, kept.facts, kept.notes
+
+
+def _not_used(error: Exception) -> str:
+    return (
+        "The timing cache could not be used; this build goes on without one. "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 def cache_tag(package: str, version: str, gpu: str, compute_capability: str) -> str:

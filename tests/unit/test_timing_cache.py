@@ -262,6 +262,91 @@ def test_a_lock_that_never_comes_free(path: Path, monkeypatch: pytest.MonkeyPatc
     lock.release()
 
 
+class Raising(Config):
+    """A config one of whose methods raises something."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__()
+        self._name, self._error = name, error
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "__dict__").get("_name"):
+            raise object.__getattribute__(self, "_error")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("error", [RuntimeError("no"), AttributeError("no"), KeyError("no")])
+@pytest.mark.parametrize("name", ["set_timing_cache", "create_timing_cache", "get_timing_cache"])
+def test_whatever_tensorrt_raises_fails_no_build(
+    name: str, error: Exception, warm: bool, path: Path
+) -> None:
+    options = full_options(timing_cache=path)
+    if warm:
+        cache, _, _ = use_timing_cache(Config(), options)
+        assert cache is not None
+        assert cache.save() == []
+    files = {file: file.read_bytes() for file in path.parent.glob("*.cache*")}
+    assert bool(files) is warm
+    config = Raising(name, error)
+    cache, facts, notes = use_timing_cache(config, options)
+    if name == "get_timing_cache":  # is not called before the build
+        assert cache is not None
+        assert facts["state"] == ("warm" if warm else "cold")
+        (note,) = cache.save()
+        assert " was not written: " in note
+        return
+    if name == "create_timing_cache" and isinstance(error, RuntimeError):
+        assert facts["state"] == "cold"  # it makes nothing of it, which is no news
+    else:
+        assert facts == NO_CACHE
+        words = "The timing cache could not be used; this build goes on without one."
+        assert notes == [f"{words} {type(error).__name__}: {error}"]
+    assert cache is not None
+    cache.save()
+    assert {file: file.read_bytes() for file in path.parent.glob("*.cache*")} == files
+
+
+@pytest.mark.parametrize("given", ["file", True, None])
+def test_whatever_else_raises_fails_no_build(
+    given: object, path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said() -> list[str]:
+        raise RuntimeError("no")
+
+    path.write_bytes(b"garbage")
+    options = full_options(timing_cache=path if given == "file" else given)
+    if given == "file":
+        cache, facts, (note,) = use_timing_cache(Config(), options, said)
+        assert cache is not None
+        assert cache.save() == []
+    else:
+        name = "gpus" if given else "_facts_of_config"
+        monkeypatch.setattr(f"trt_widget._timing_cache.{name}", lambda *_: said())
+        cache, facts, (note,) = use_timing_cache(Config(), options)
+        assert cache is None
+    assert facts == NO_CACHE
+    assert note.endswith("goes on without one. RuntimeError: no")
+    assert path.read_bytes() == b"garbage"
+    assert not caches.exists() or not list(caches.iterdir())
+
+
+def test_what_the_config_was_given_lives_on_although_something_raised(path: Path) -> None:
+    build(Config(), path, conv=1.0)
+    config = Config()
+    given: list[bool] = []
+
+    def said() -> list[str]:
+        if config.cache is not None:
+            given.append(True)
+            raise RuntimeError("no")
+        return []
+
+    cache = TimingCache(config, path, "10-sm90", said)
+    assert given
+    assert cache._cache is config.cache
+
+
 # ---- what is known of it ------------------------------------------------------------------------
 
 
