@@ -48,6 +48,7 @@ from trt_widget.events import (
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
 from trt_widget.executors.gate import GATE
+from trt_widget.identity import digest_of_options
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
 from trt_widget.phases import PhaseTree
@@ -270,6 +271,7 @@ class Build:
         self._printed = ""
         self._facts: dict[str, Any] = {}
         self._forecast: Forecast | None = None
+        self._options_digest = ""
         self._estimate = Estimate(0.0)
         self._estimate_told = self._estimate
         self._origin = clock.perf_counter()
@@ -317,6 +319,8 @@ class Build:
                 if self._status in FINAL:  # a signal handler has cancelled it meanwhile
                     return self
                 self._executor = executor
+                # Before the caller's functions can change what they refer to.
+                self._options_digest = digest_of_options(self.options)
             # One time zero for both sides, also for a build that never comes to run.
             self._origin = self._executor.reset_origin()
             self._origin_epoch = clock.time()
@@ -967,7 +971,7 @@ class Build:
                 self._wake.clear()
                 last = clock.monotonic()
                 self._tick()
-            self._tell(self._take_news())
+            self._tell(self._last_news())
             self._remember()
             self._publish()
             self._run_later()
@@ -1032,7 +1036,7 @@ class Build:
         from trt_widget.history import History
 
         try:
-            key = key_of(ready, self.options, self.backend, self.executor)
+            key = key_of(ready, self.options, self.backend, self.executor, self._options_digest)
             history = History()
             if key is not None and history.enabled:
                 self._forecast = Forecast(key, history)
@@ -1063,6 +1067,7 @@ class Build:
             except Exception:  # noqa: BLE001 - as in _look_back
                 _report("trt_widget: the time left could not be estimated")
                 self._forecast = None
+                self._estimate = Estimate(now, before.progress)
         told, progress = self._estimate_told, self._estimate.progress
         news = progress is not None and (
             now - told.time >= TELL_ESTIMATE_S or progress - (told.progress or 0.0) >= TELL_PROGRESS
@@ -1071,6 +1076,15 @@ class Build:
             return None
         self._estimate_told = dataclasses.replace(self._estimate, time=now)
         return self._estimate_told
+
+    def _last_news(self) -> list[Event]:
+        """Give what is still to be told, for a build that was cancelled before its start."""
+        with self.lock:
+            news = self._take_news()
+            if not news:
+                return []
+            estimate = self._judge(some=True)
+            return [*news[:-1], *([estimate] if estimate is not None else []), news[-1]]
 
     def _remember(self) -> None:
         """Keep what a build that has succeeded took."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from trt_widget.estimate import DurationModel, Estimator, PhaseState, Reading
 from trt_widget.history import BuildKey, BuildRecord, History, phase_times
-from trt_widget.identity import digest_of_options
 
 if TYPE_CHECKING:
     from trt_widget.backend import Backend
@@ -29,9 +28,15 @@ _MOST_SIZES = 20
 
 
 def key_of(
-    ready: NetworkReady, options: BuildOptions, backend: Backend, executor: str
+    ready: NetworkReady, options: BuildOptions, backend: Backend, executor: str, digest: str
 ) -> BuildKey | None:
-    """Say what this build is comparable with; ``None`` where its network is not known."""
+    """Say what this build is comparable with; ``None`` where its network is not known.
+
+    Parameters
+    ----------
+    digest
+        That of the options, as they were when the build was started.
+    """
     if not ready.network:
         return None
     size = {
@@ -45,7 +50,7 @@ def key_of(
         package=backend.name,
         version=backend.version,
         target="; ".join(part for part in (ready.device, targets, _processor()) if part),
-        options=digest_of_options(options),
+        options=digest,
         executor=executor,
         timing_cache=ready.timing_cache,
         size=size,

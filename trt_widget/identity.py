@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget._fingerprint import fingerprint
 from trt_widget._onnx import summarize
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NetworkIdentity", "digest_of_options", "identify_model", "identify_network"]
 
-# More than that of a file is not read: blocks spread over it, its length and its name's end stand
-# for the rest. Two versions of the same weights take the same time to build anyway.
-_MOST_READ: Final = 64 * 1024 * 1024
+# More than that of a model and its files is not read: blocks spread over a file and its length
+# stand for the rest. Two versions of the same weights take the same time to build anyway.
+_MOST_READ: Final = 128 * 1024 * 1024
 _BLOCK: Final = 1024 * 1024
+_MOST_FILES: Final = 1_000
 _MOST_LAYERS: Final = 100_000
 
 
@@ -63,15 +65,15 @@ def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
     """
     try:
         summary = summarize(model)
-        seen = hashlib.sha256()
+        content = _Content()
         if isinstance(model, bytes):
-            _add_blocks(seen, len(model), lambda at, count: model[at : at + count])
+            content.add_blocks(len(model), lambda at, count: model[at : at + count])
         else:
-            _add_file(seen, model)
-            for location in summary.locations:
-                seen.update(location.encode("utf-8", "surrogatepass"))
+            content.add_file(model)
+            for location in summary.locations[:_MOST_FILES]:
+                content.add_text(location)
                 with contextlib.suppress(OSError):
-                    _add_file(seen, model.parent / location)
+                    content.add_file(model.parent / location)
     except OSError:
         return None
     size = {
@@ -81,20 +83,80 @@ def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
         "kinds": summary.kinds,
         "parameters": summary.parameters,
     }
-    return NetworkIdentity(seen.hexdigest()[:32], {name: float(n) for name, n in size.items()})
+    return NetworkIdentity(content.digest, {name: float(n) for name, n in size.items()})
 
 
-def identify_network(network: Any) -> NetworkIdentity:
-    """Identify a network that the user's own code has made, by its layers and their outputs."""
-    seen = hashlib.sha256()
+def identify_network(network: Any, trt: Any) -> NetworkIdentity:
+    """Identify a network that the user's own code has made, by its inputs, layers and weights.
+
+    Parameters
+    ----------
+    trt
+        The package that it is of.
+    """
+    content = _Content()
     layers = int(network.num_layers)
+    parameters = 0
+    for index in range(network.num_inputs):
+        content.add_text(repr(_tensor(network.get_input(index))))
     for index in range(min(layers, _MOST_LAYERS)):
         layer = network.get_layer(index)
+        kind = layer.type.name
+        inputs = [layer.get_input(number) for number in range(layer.num_inputs)]
         outputs = [layer.get_output(number) for number in range(layer.num_outputs)]
-        shapes = [(str(tensor.dtype), _shape(tensor)) for tensor in outputs if tensor is not None]
-        seen.update(repr((layer.name, layer.type.name, shapes)).encode("utf-8", "surrogatepass"))
-    size = {"layers": float(layers), "computing": float(_computing(network))}
-    return NetworkIdentity(f"{layers}-{seen.hexdigest()[:32]}", size)
+        class_name, plain, weights = _LAYERS.get(kind, ("", (), ()))
+        if hasattr(trt, class_name):
+            # The bindings give the base class. The attributes below are those of the layer's own.
+            layer.__class__ = getattr(trt, class_name)
+        values = [str(getattr(layer, name, None)) for name in plain]
+        content.add_text(
+            repr((layer.name, kind, *map(_tensor, inputs), "->", *map(_tensor, outputs), values))
+        )
+        for name in weights:
+            parameters += _add_weights(content, getattr(layer, name, None))
+    size = {"layers": layers, "computing": _computing(network), "parameters": parameters}
+    return NetworkIdentity(
+        f"{layers}-{content.digest}", {name: float(n) for name, n in size.items()}
+    )
+
+
+_CONVOLUTION: Final = (
+    ("num_output_maps", "kernel_size_nd", "stride_nd", "dilation_nd", "num_groups"),
+    ("kernel", "bias"),
+)
+#: Of the layers whose outputs do not tell what they cost: class, plain attributes, weights.
+_LAYERS: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
+    "CONVOLUTION": ("IConvolutionLayer", *_CONVOLUTION),
+    "DECONVOLUTION": ("IDeconvolutionLayer", *_CONVOLUTION),
+    "CONSTANT": ("IConstantLayer", (), ("weights",)),
+    "SCALE": ("IScaleLayer", ("mode",), ("shift", "scale", "power")),
+    "POOLING": ("IPoolingLayer", ("type", "window_size_nd", "stride_nd"), ()),
+    "ACTIVATION": ("IActivationLayer", ("type",), ()),
+    "ELEMENTWISE": ("IElementWiseLayer", ("op",), ()),
+    "UNARY": ("IUnaryLayer", ("op",), ()),
+    "MATRIX_MULTIPLY": ("IMatrixMultiplyLayer", ("op0", "op1"), ()),
+    "REDUCE": ("IReduceLayer", ("op", "axes", "keep_dims"), ()),
+    "SOFTMAX": ("ISoftMaxLayer", ("axes",), ()),
+    "TOPK": ("ITopKLayer", ("op", "k", "axes"), ()),
+    "EINSUM": ("IEinsumLayer", ("equation",), ()),
+    "RESIZE": ("IResizeLayer", ("resize_mode", "scales"), ()),
+    "GATHER": ("IGatherLayer", ("axis", "mode"), ()),
+}
+
+
+def _tensor(tensor: Any) -> tuple[Any, ...]:
+    return () if tensor is None else (tensor.name, str(tensor.dtype), _shape(tensor))
+
+
+def _add_weights(content: _Content, weights: Any) -> int:
+    """Take in an array; give the number of its values."""
+    try:
+        data = memoryview(weights).cast("B")
+    except (TypeError, ValueError):  # none, or of a type that numpy does not have
+        content.add_text(f"{type(weights).__name__} {getattr(weights, 'size', 0)}")
+        return int(getattr(weights, "size", 0))
+    content.add_blocks(len(data), lambda at, count: bytes(data[at : at + count]))
+    return int(weights.size)
 
 
 def _computing(network: Any) -> int:
@@ -107,7 +169,8 @@ def _computing(network: Any) -> int:
 def digest_of_options(options: BuildOptions) -> str:
     """Give one text for the options that have an influence on how long a build takes.
 
-    Of a function of the user's what counts is its code, not where it was defined.
+    Of a function of the user's what counts is its code and the values that it refers to, as they
+    are now; one that cannot be looked into makes the text a unique one.
     """
     values = (
         sorted(_plain(profile) for profile in options.profiles),
@@ -116,26 +179,22 @@ def digest_of_options(options: BuildOptions) -> str:
         sorted(options.network_flags),
         options.optimization_level,
         options.workspace,
-        sorted(path.name for path in options.plugins),
-        _code(options.configure),
-        _code(options.config),
+        sorted(_file(path) for path in options.plugins),
+        fingerprint(options.configure),
+        fingerprint(options.config),
     )
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def _file(path: Path) -> tuple[str, int]:
+    try:
+        return path.name, path.stat().st_size
+    except OSError:
+        return path.name, -1
+
+
 def _plain(profile: Any) -> list[tuple[str, tuple[Any, ...]]]:
     return sorted((name, tuple(shapes)) for name, shapes in profile.items())
-
-
-def _code(function: Callable[..., object] | None) -> str:
-    if function is None:
-        return ""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return f"{type(function).__module__}.{type(function).__qualname__}"
-    # Constants that are code have an address in their text.
-    constants = [value for value in code.co_consts if not hasattr(value, "co_code")]
-    return repr((code.co_code, code.co_names, constants))
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
@@ -145,9 +204,48 @@ def _shape(tensor: Any) -> tuple[int, ...]:
         return ()
 
 
-def _add_file(seen: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        _add_blocks(seen, os.fstat(file.fileno()).st_size, _reader(file))
+class _Content:
+    """A hash of a model's content: all of it, or of much content blocks that are spread over it."""
+
+    def __init__(self) -> None:
+        self._seen = hashlib.sha256()
+        self._left = _MOST_READ // _BLOCK
+        self._files: set[str] = set()
+
+    def add_text(self, text: str) -> None:
+        """Take in a text."""
+        self._seen.update(text.encode("utf-8", "surrogatepass"))
+
+    def add_file(self, path: Path) -> None:
+        """Take in a file, once under whatever name; past the budget its size only.
+
+        Raises
+        ------
+        OSError
+            It cannot be read.
+        """
+        real = os.path.realpath(path)
+        if real in self._files or len(self._files) >= _MOST_FILES:
+            return
+        self._files.add(real)
+        with open(real, "rb") as file:  # noqa: PTH123 - no path any more
+            self.add_blocks(os.fstat(file.fileno()).st_size, _reader(file))
+
+    def add_blocks(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        """Take in what ``read`` gives of ``size`` bytes."""
+        self._seen.update(size.to_bytes(8, "little"))
+        blocks = -(-size // _BLOCK)
+        # Half of what is left: the next file is to have something, too.
+        most = min(blocks, max(self._left // 2, min(self._left, 1)))
+        self._left -= most
+        for number in range(most):
+            at = number * (blocks - 1) // (most - 1) if most > 1 else 0
+            self._seen.update(read(at * _BLOCK, _BLOCK))
+
+    @property
+    def digest(self) -> str:
+        """The hash so far."""
+        return self._seen.hexdigest()[:32]
 
 
 def _reader(file: BinaryIO) -> Callable[[int, int], bytes]:
@@ -156,15 +254,3 @@ def _reader(file: BinaryIO) -> Callable[[int, int], bytes]:
         return file.read(count)
 
     return read
-
-
-def _add_blocks(seen: hashlib._Hash, size: int, read: Callable[[int, int], bytes]) -> None:
-    """Hash all of it, or of something large as many blocks as :data:`_MOST_READ` allows."""
-    seen.update(size.to_bytes(8, "little"))
-    blocks = -(-size // _BLOCK)
-    most = _MOST_READ // _BLOCK
-    chosen = range(blocks)
-    if blocks > most:
-        chosen = [number * (blocks - 1) // (most - 1) for number in range(most)]  # type: ignore[assignment]
-    for number in chosen:
-        seen.update(read(number * _BLOCK, _BLOCK))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from trt_widget.errors import (
     WrongBackendError,
     call_users_code,
 )
+from trt_widget.history import VARIABLE
 from trt_widget.identity import identify_model, identify_network
 
 if TYPE_CHECKING:
@@ -261,9 +263,10 @@ def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: boo
         )
     if parser is not None and parser.num_errors and not network.num_outputs:
         raise diagnosis.explain_parse(source, parser, in_child=in_child)
-    # A name that is not UTF-8 cannot be read; the history does without.
-    with contextlib.suppress(Exception):
-        prepared.identity = identify_network(network)
+    if _history_wanted():
+        # A name that is not UTF-8 cannot be read; the history does without.
+        with contextlib.suppress(Exception):
+            prepared.identity = identify_network(network, trt)
     return prepared
 
 
@@ -303,8 +306,15 @@ def _parse_source(
             f"{source.display_name} has an empty graph: no inputs, nodes or outputs.",
             "Export the model again.",
         )
-    identity = identify_model(bytes_to_examine.value, network)
-    return Prepared(builder, network, None, parser, identity=identity)
+    prepared = Prepared(builder, network, None, parser)
+    if _history_wanted():
+        prepared.identity = identify_model(bytes_to_examine.value, network)
+    return prepared
+
+
+def _history_wanted() -> bool:
+    """Whether the network is to be identified, which takes up to some tenths of a second."""
+    return os.environ.get(VARIABLE, "").strip().lower() != "off"
 
 
 def _check_encoding(source: Source) -> None:

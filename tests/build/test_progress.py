@@ -84,6 +84,16 @@ def test_every_batch_has_one_and_the_status_stays_last(executor: str) -> None:
         assert times == sorted(times)
 
 
+def test_a_build_that_never_began_has_one_too(executor: str) -> None:
+    build = Build(MODEL, executor=executor)
+    batches: list[list[Event]] = []
+    build.subscribe(batches.append)
+    build.request_cancel()
+    build.wait_ended(20)
+    (batch,) = batches
+    assert [type(event) for event in batch[-2:]] == [Estimate, StatusChanged]
+
+
 def test_what_is_not_comparable_is_not_compared(executor: str, tmp_path: Path) -> None:
     def key(source: Any, **options: Any) -> BuildKey:
         build = Build(source, executor=executor, **options)
@@ -104,8 +114,9 @@ def test_what_is_not_comparable_is_not_compared(executor: str, tmp_path: Path) -
     assert key(path, optimization_level=1) != base
     assert key(path, flags=["REFIT"]) != base
     assert key(models.transformer(3)) != base
-    a, b = (key(path, configure=f) for f in (models.slowly(0.0), models.slowly(0.0)))
+    a, b, c = (key(path, configure=models.slowly(pause)) for pause in (0.0, 0.0, 1e-6))
     assert a == b != base, "a function is what it does"
+    assert c != a, "with what it refers to"
 
 
 def test_weights_in_another_file_count(executor: str, tmp_path: Path) -> None:
@@ -145,7 +156,7 @@ def test_networks_of_the_users_own_are_known_by_their_layers(executor: str) -> N
 
     first = network(source)
     assert first is not None
-    assert first.size == {"layers": 2.0, "computing": 2.0}
+    assert first.size == {"layers": 2.0, "computing": 2.0, "parameters": 0.0}
     assert network(source) == first
     assert network(lambda: source(16)) != first
 

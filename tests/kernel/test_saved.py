@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.kernel.harness import WIDGET_VIEW
 
 if TYPE_CHECKING:
@@ -84,6 +86,27 @@ def test_once_a_build_however_often_it_is_shown(kernel: Kernel) -> None:
     check_result(copy, "succeeded")
     two = kernel.run("a = BuildWidget(models.mlp())\nb = BuildWidget(models.mlp())\ndisplay(a, b)")
     assert len({o["transient"]["display_id"] for o in displays(two)}) == 2
+
+
+@pytest.mark.parametrize("cell", [None, "a-cell-id"])
+def test_where_the_display_is_not_the_widget_does_not_point_to_it(
+    kernel: Kernel, cell: str | None
+) -> None:
+    kernel.run(IMPORTS)
+    kernel.run(
+        "%%capture\n" + START.replace("transformer(2)", "transformer(20)") + "display(w)", cell
+    )
+    other = kernel.run("w", cell and f"{cell}-2")
+    bundle = other.outputs[-1]["data"]
+    assert "stands above" not in bundle["text/html"]
+    assert "running" in bundle["text/html"]
+    kernel.run("w.build.wait_ended()", timeout=120)
+    # And after the end the result can be had anywhere, with or without ids of cells.
+    for number in range(2):
+        late = kernel.run("w", cell and f"{cell}-{number}")
+        (copy,) = displays(late)
+        check_result(copy, "succeeded")
+        assert "stands above" in late.outputs[-1]["data"]["text/html"]
 
 
 def test_shown_only_after_the_end(kernel: Kernel) -> None:

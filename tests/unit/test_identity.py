@@ -6,6 +6,10 @@ import functools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx
+import pytest
+import tensorrt_rtx as trt
 from onnx import TensorProto, helper
 
 from tests import models
@@ -17,8 +21,6 @@ from trt_widget.options import BuildOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def options(**given: Any) -> BuildOptions:
@@ -84,51 +86,84 @@ def test_what_is_gone_has_no_identity(tmp_path: Path) -> None:
     assert before.digest != after.digest
 
 
-def test_of_a_large_file_blocks_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_large_content_blocks_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "_BLOCK", 1000)
-    monkeypatch.setattr(identity, "_MOST_READ", 10_000)
+    monkeypatch.setattr(identity, "_MOST_READ", 20_000)
     data = bytes(range(256)) * 400
-    read: list[tuple[int, int]] = []
+    read: list[int] = []
 
-    def digest(content: bytes) -> str:
-        import hashlib
-
-        seen = hashlib.sha256()
+    def digest(*contents: bytes) -> str:
+        content = identity._Content()
         read.clear()
+        for each in contents:
 
-        def take(at: int, count: int) -> bytes:
-            read.append((at, count))
-            return content[at : at + count]
+            def take(at: int, count: int, each: bytes = each) -> bytes:
+                read.append(at)
+                return each[at : at + count]
 
-        identity._add_blocks(seen, len(content), take)
-        return seen.hexdigest()
+            content.add_blocks(len(each), take)
+        return content.digest
 
     first = digest(data)
     assert len(read) == 10
-    assert read[0] == (0, 1000)
-    assert read[-1][0] == 102_000, "the end too"
+    assert (read[0], read[-1]) == (0, 102_000), "begin and end"
     assert digest(data[:-1] + b"x") != first
     assert digest(data + b"x") != first
     small = digest(data[:9_500])
-    assert sum(count for _, count in read) >= 9_500, "all of a small one"
+    assert len(read) == 10, "all of a small one"
     assert digest(data[:5_000] + b"x" + data[5_001:9_500]) != small
+    digest(*[data] * 100)
+    assert len(read) == 20, "one budget for all"
+
+
+def test_a_file_counts_once_under_whatever_name(tmp_path: Path) -> None:
+    made = models.mlp(12)
+    path = models.save_external(made, tmp_path / "m.onnx")
+    loaded = onnx.load(path, load_external_data=False)
+    for number, tensor in enumerate(loaded.graph.initializer):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "./" * number + "weights.bin"
+    path.write_bytes(loaded.SerializeToString())
+    opened: list[str] = []
+
+    class Counting(identity._Content):
+        def add_blocks(self, size: int, read: Any) -> None:
+            opened.append(str(size))
+            super().add_blocks(size, read)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "_Content", Counting)
+        assert identify_model(path, network_of()) is not None
+    assert len(opened) == 2
+
+
+def convolution(kernel: int, groups: int = 1, weight: float = 0.0, name: str = "x") -> Any:
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
+    network = builder.create_network(0)
+    x = network.add_input(name, trt.float32, (1, 64, 64, 64))
+    weights = np.full((64, 64 // groups, kernel, kernel), weight, np.float32)
+    layer = network.add_convolution_nd(x, 64, (kernel, kernel), trt.Weights(weights))
+    layer.padding_nd = (kernel // 2, kernel // 2)
+    layer.num_groups = groups
+    relu = network.add_activation(layer.get_output(0), trt.ActivationType.RELU)
+    network.mark_output(relu.get_output(0))
+    return builder, network, weights
 
 
 def test_a_network_without_a_model() -> None:
-    def network(*layers: tuple[str, tuple[int, ...]]) -> Any:
-        def layer(index: int) -> Any:
-            name, shape = layers[index]
-            out = SimpleNamespace(dtype="FLOAT", shape=shape)
-            kind = SimpleNamespace(name="RELU")
-            return SimpleNamespace(name=name, type=kind, num_outputs=1, get_output=lambda _: out)
-
-        return SimpleNamespace(num_layers=len(layers), get_layer=layer)
-
-    one = identify_network(network(("a", (1, 2)), ("b", (3,))))
-    assert one.size == {"layers": 2.0, "computing": 2.0}
-    assert one == identify_network(network(("a", (1, 2)), ("b", (3,))))
-    assert one != identify_network(network(("a", (1, 2)), ("b", (4,))))
-    assert one != identify_network(network(("a", (1, 2)), ("c", (3,))))
+    made = [
+        convolution(3),
+        convolution(3),
+        convolution(31),
+        convolution(3, groups=64),
+        convolution(3, weight=1.0),
+        convolution(3, name="y"),
+    ]
+    found = [identify_network(network, trt) for _, network, _ in made]
+    assert found[0] == found[1]
+    assert len({each.digest for each in found}) == 5
+    assert found[0].size == {"layers": 2.0, "computing": 2.0, "parameters": 64 * 64 * 9}
 
 
 def test_options_that_have_no_influence_on_the_time(tmp_path: Path) -> None:
@@ -174,9 +209,9 @@ def test_what_another_process_says_about_the_size_is_checked() -> None:
     backend = options().backend
     size = {"layers": 3, "x": float("inf"), "y": "no", "z": -1.0, "b": True, "n": None}
     ready = NetworkReady(0.1, 3, None, network="abc", size=size)
-    key = key_of(ready, options(), backend, "process")
+    key = key_of(ready, options(), backend, "process", "")
     assert key is not None
     assert key.size == {"layers": 3.0}
     many = NetworkReady(0.1, 3, network="abc", size={str(n): 1.0 for n in range(1000)})
-    assert len(key_of(many, options(), backend, "process").size) <= 20  # type: ignore[union-attr]
-    assert key_of(NetworkReady(0.1, 3), options(), backend, "process") is None
+    assert len(key_of(many, options(), backend, "process", "").size) <= 20  # type: ignore[union-attr]
+    assert key_of(NetworkReady(0.1, 3), options(), backend, "process", "") is None

@@ -321,10 +321,11 @@ def test_the_header_names_the_slowest_phases_after_the_end() -> None:
 
 
 def test_an_observer_of_the_progress_that_raises_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history"))
-    w = BuildWidget(models.mlp(), executor="thread")
+    BuildWidget(models.transformer(8), executor="thread").start().wait()
+    w = BuildWidget(models.transformer(8), executor="thread")
 
     def observer(_change: Any) -> None:
         raise SystemExit
@@ -333,6 +334,7 @@ def test_an_observer_of_the_progress_that_raises_changes_nothing(
     assert w.start().wait()
     assert w.progress == 1.0
     assert w.header["status"] == "succeeded"
+    assert sum("an observer of" in record.message for record in caplog.records) == 2, "once each"
 
 
 def test_a_quiet_build_gives_a_sign_of_life(messages: list[Any]) -> None:

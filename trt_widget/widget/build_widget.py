@@ -166,6 +166,7 @@ class BuildWidget(BuildCard):
         self._build = build
         self._saved = SavedResult(build)
         self._saved_final = False
+        self._faulty: set[str] = set()
         self._view: CardView | None = CardView(build, self, self._saved.build_id)
         self._displayed = False
         self._seen = "pending"
@@ -363,15 +364,19 @@ class BuildWidget(BuildCard):
             self._close_view()
 
     def _set_estimate(self) -> None:
-        build = self._build
+        # In this order: who observes the progress reads the others, too.
+        for name in ("exceeded", "eta_s", "progress"):
+            self._set(name, getattr(self._build, name))
+
+    def _set(self, name: str, value: object) -> None:
+        """Set a trait; an observer that raises is told of once, it would come with every tick."""
         try:
-            # In this order: who observes the progress reads the others, too.
-            self.set_trait("exceeded", build.exceeded)
-            self.set_trait("eta_s", build.eta_s)
-            self.set_trait("progress", build.progress)
+            self.set_trait(name, value)
         except BaseException:  # noqa: BLE001 - an observer's fault must not stop the view
-            with contextlib.suppress(Exception):
-                _log.exception("trt_widget: an observer of %r raised", self)
+            if name not in self._faulty:
+                self._faulty.add(name)
+                with contextlib.suppress(Exception):
+                    _log.exception("trt_widget: an observer of %s of %r raised", name, self)
 
     def _replace(self) -> None:
         """Make room for a widget made by a new run of the same cell."""
@@ -403,11 +408,11 @@ class BuildWidget(BuildCard):
         bundle: Any = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
         data, metadata = bundle or ({}, {})
         self._displayed = True
-        self._saved.show()
+        beside = self._saved.show()
         return {
             **data,
             "text/plain": repr(self),
-            "text/html": self._saved.pointer if self._saved.shown else build_html(self._build),
+            "text/html": self._saved.pointer if beside else build_html(self._build),
         }, metadata
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["current_cell", "has_subshells", "in_kernel", "ui_poll"]
+__all__ = ["current_cell", "current_run", "has_subshells", "in_kernel", "ui_poll"]
 
 
 def _kernel() -> Any:
@@ -41,6 +41,14 @@ def current_cell() -> tuple[str, str] | None:
     cell = parent.get("metadata", {}).get("cellId")
     execution = parent.get("header", {}).get("msg_id")
     return (str(cell), str(execution)) if cell and execution else None
+
+
+def current_run() -> str:
+    """Give the id of the request that runs in the main shell; empty where there is none."""
+    try:
+        return str(_kernel().get_parent("shell")["header"]["msg_id"])
+    except (AttributeError, KeyError, LookupError, TypeError):
+        return ""
 
 
 def has_subshells() -> bool:

@@ -30,33 +30,38 @@ class SavedResult:
     ----------
     build_id
         Hexadecimal digits by which the card and its saved result know each other.
-    shown
-        Whether there is such a display.
     """
 
     def __init__(self, build: Build) -> None:
         self.build_id = uuid.uuid4().hex[:16]
         self._build = build
-        self.shown = False
+        #: The runs of cells that have the display.
         self._runs: set[str] = set()
         # Who publishes the end: the drain thread, and once more a wait on the main thread.
         self._lock = threading.Lock()
         self._final: dict[str, Any] | None = None
 
-    def show(self) -> None:
+    def show(self) -> bool:
         """Make the display, if there is a notebook and a running cell to put it into.
 
         While the build runs, once. Of a build that has ended, in every run of a cell that shows it:
         where the page was closed or loaded anew meanwhile, the first display was never replaced.
+
+        Returns
+        -------
+        bool
+            Whether this run of a cell has it.
         """
         if not _can_display():
-            return
-        run = (kernel.current_cell() or ("", ""))[1]
-        if self.shown and (self._build.status not in FINAL or run in self._runs):
-            return
-        self.shown = True
+            return False
+        run = kernel.current_run()
+        if run in self._runs:
+            return True
+        if self._runs and self._build.status not in FINAL:
+            return False
         self._runs.add(run)
         self._publish(update=False)
+        return True
 
     @property
     def pointer(self) -> str:
@@ -70,7 +75,7 @@ class SavedResult:
 
     def finish(self) -> None:
         """Replace the display by the result; from any thread, after the build's end."""
-        if self.shown and self._build.status in FINAL:
+        if self._runs and self._build.status in FINAL:
             self._publish(update=True)
 
     def repeat(self) -> None:
