@@ -466,6 +466,10 @@ def test_svg(open_notebook: OpenNotebook) -> None:
         if name == "resnet":
             assert "300 \u00d7 Measuring tactic time: 900 ms in all" in titles
             assert "Determining refit engines: no callback for 3.80 s" in titles
+            marks = [pattern.get("id") for pattern in root.iter(f"{space}pattern")]
+            assert text.count(f'fill="url(#{marks[0]})"') == 1
+            # Letters on the hatching have a plain ground.
+            assert text.count("paint-order") == 1
         if name == "failed":
             assert "✕ Building engine: 6.80 s (failed)" in titles
             assert "stroke-dasharray" in text

@@ -1907,12 +1907,16 @@ class View {
       const [r, g, b] = rgb(colour);
       return `rgb(${r},${g},${b})`;
     });
+    // Several in one page must not take each other's.
+    const mark = `trt-silent-${Math.random().toString(36).slice(2, 10)}`;
+    const silences = this.#session.silences();
+    const hatched = new Set(silences.map(({ span }) => span));
     const summary = escape(this.#summary() + (this.#window ? ` Shown: ${moment(t0, step / 10)} to ${moment(t1, step / 10)}.` : ""));
     const parts = [
       `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" ` +
         `aria-label="${summary}" font-family="system-ui, sans-serif" font-size="11">`,
       `<title>${escape(`Timeline of ${this.#session.name}`)}</title><desc>${summary}</desc>`,
-      `<defs><pattern id="silent" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">` +
+      `<defs><pattern id="${mark}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">` +
         `<rect width="1.8" height="6" fill="${palette.text}" fill-opacity=".3"/></pattern></defs>`,
       `<rect width="${width}" height="${height}" fill="${bg}"/>`,
     ];
@@ -1948,10 +1952,11 @@ class View {
         if (letters < 3) return;
         const text = label.length <= letters ? label : `${cut(label, letters - 1)}…`;
         const direction = RIGHT_TO_LEFT.test(name) ? ' direction="rtl" text-anchor="end" unicode-bidi="isolate"' : "";
-        labels.push(`<text x="${n(left + 5)}" y="${y + 14}" fill="${palette.text}"${direction}>${escape(text)}</text>`);
+        const ground = first === last && hatched.has(i) ? ` stroke="${fill}" stroke-width="4" paint-order="stroke"` : "";
+        labels.push(`<text x="${n(left + 5)}" y="${y + 14}" fill="${palette.text}"${ground}${direction}>${escape(text)}</text>`);
       });
     });
-    for (const { span, start, end } of this.#session.silences()) {
+    for (const { span, start, end } of silences) {
       const row = spans.rowOf(span);
       const r = row ? rows.indexOf(row) : -1;
       const left = Math.max(0, (start - t0) * scale);
@@ -1959,7 +1964,7 @@ class View {
       if (r < 0 || right - left < 1) continue;
       const said = `${line(spans.nameOf(span), 80)}: no callback for ${duration(end - start)}`;
       parts.push(
-        `<rect x="${n(left)}" y="${AXIS + r * ROW}" width="${n(right - left)}" height="${ROW - 1}" fill="url(#silent)">` +
+        `<rect x="${n(left)}" y="${AXIS + r * ROW}" width="${n(right - left)}" height="${ROW - 1}" fill="url(#${mark})">` +
           `<title>${escape(said)}</title></rect>`,
       );
     }
