@@ -1068,9 +1068,14 @@ class Build:
                 _report("trt_widget: the time left could not be estimated")
                 self._forecast = None
                 self._estimate = Estimate(now, before.progress)
+        if self._status == "cancelling":
+            # How long it takes to stop is another thing.
+            self._estimate = dataclasses.replace(self._estimate, eta_s=None)
         told, progress = self._estimate_told, self._estimate.progress
         news = progress is not None and (
-            now - told.time >= TELL_ESTIMATE_S or progress - (told.progress or 0.0) >= TELL_PROGRESS
+            now - told.time >= TELL_ESTIMATE_S
+            or progress - (told.progress or 0.0) >= TELL_PROGRESS
+            or self._estimate.exceeded != told.exceeded
         )
         if not (some or news):
             return None

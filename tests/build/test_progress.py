@@ -14,7 +14,7 @@ import pytest
 
 from tests import models
 from trt_widget import Build, BuildCancelled
-from trt_widget.events import Estimate, NetworkReady, PhaseStarted, StatusChanged
+from trt_widget.events import Estimate, PhaseStarted, StatusChanged
 from trt_widget.history import VARIABLE, BuildKey, BuildRecord, History
 
 if TYPE_CHECKING:
@@ -180,10 +180,8 @@ def test_a_cancelled_build_keeps_its_progress_and_has_no_time_left(
     build = Build(models.transformer(20), executor=executor, grace=0.2)
     batches: list[list[Event]] = []
     build.subscribe(batches.append)
-    ready: list[NetworkReady] = []
 
     def on(events: list[Event]) -> None:
-        ready.extend(e for e in events if isinstance(e, NetworkReady))
         if any(e.progress is not None for e in events if isinstance(e, Estimate)):
             build.request_cancel()
 
@@ -202,6 +200,11 @@ def test_a_cancelled_build_keeps_its_progress_and_has_no_time_left(
     assert build.eta_s is None
     last = estimates(batches)[-1]
     assert (last.progress, last.eta_s) == (build.progress, None)
+    cancelling = False
+    for batch in batches:
+        cancelling |= any(isinstance(e, StatusChanged) and e.status == "cancelling" for e in batch)
+        assert all(e.eta_s is None for e in batch if isinstance(e, Estimate) and cancelling)
+    assert cancelling
 
 
 def test_exceeded(executor: str, history: History) -> None:
