@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from onnx import TensorProto, helper
 from tests import models
 from trt_widget import diagnosis, errors
 from trt_widget import network as network_module
-from trt_widget._timing_cache import save_timing_cache
+from trt_widget._timing_cache import NO_CACHE, TimingCache
 from trt_widget.backend import Backend, Gpu, find_backend
 from trt_widget.network import Prepared, prepare
 from trt_widget.options import BuildOptions, check_source
@@ -830,23 +829,35 @@ def test_weights_outside_of_the_models_folder(logger: Logger, tmp_path: Path) ->
 def test_a_timing_cache_goes_into_the_config_and_to_its_file(
     logger: Logger, tmp_path: Path
 ) -> None:
-    # With RTX, whose timing cache stays empty; so the check that refuses it there is left out, and
-    # what is shown is the order of the calls, not that anything is measured.
+    # With the objects of RTX, whose timing cache stays empty: what is shown is that the calls and
+    # their order are right, not that anything is measured. (Builds of RTX never come here.)
     path = tmp_path / "tactics.cache"
-    made = BuildOptions.from_kwargs({"backend": "tensorrt_rtx"})
-    made = dataclasses.replace(made, timing_cache=path)
-    prepared = prepare(check_source(models.mlp()), made, made.backend, logger)
-    assert prepared.notes == []
-    assert prepared.keepalive
-    assert isinstance(prepared.keepalive[-1], trt.ITimingCache)
+
+    def said() -> list[str]:
+        return [text for _, text in logger.serious()]
+
+    prepared = make(models.mlp(), logger)
+    cache = TimingCache(prepared.config, path, "tag", said)
+    assert isinstance(prepared.config.get_timing_cache(), trt.ITimingCache)
     assert build(prepared)
-    assert save_timing_cache(prepared.config, path) is None
+    cache.save()
     assert path.stat().st_size > 0
     path.write_bytes(b"garbage")
-    prepared = prepare(check_source(models.mlp()), made, made.backend, logger)
-    (note,) = prepared.notes
+    prepared = make(models.mlp(), logger)
+    cache = TimingCache(prepared.config, path, "tag", said)
+    (note,) = cache.notes
     assert "tactics.cache is damaged" in note
     assert build(prepared)
+    cache.save()
+    assert path.read_bytes() == b"garbage"
+    assert path.with_name("tactics.cache.tag").stat().st_size > 0
+
+
+def test_a_timing_cache_means_nothing_to_rtx(logger: Logger) -> None:
+    prepared = make(models.mlp(), logger, timing_cache=True)
+    (note,) = prepared.notes
+    assert "do not apply to TensorRT for RTX" in note
+    assert prepared.timing_cache == {**NO_CACHE}
 
 
 def test_no_guess_is_sold_as_a_fact(backend: Backend) -> None:
