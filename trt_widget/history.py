@@ -8,6 +8,9 @@ The file is opened for each call and closed again: nothing is left to share betw
 inherit by a fork. Writing takes one immediate transaction with the rollback journal, which, unlike
 a write-ahead log, also works where the home folder is on a network. A process that is killed in it
 leaves the file as it was before.
+
+Builds are ordered by when they were put in, not by what the clock said: a clock can be wrong.
+Whatever is in a row is checked; one that makes no sense is passed over.
 """
 
 from __future__ import annotations
@@ -17,16 +20,17 @@ import hashlib
 import json
 import math
 import os
+import sys
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from trt_widget.phases import PhaseTree
+    from trt_widget.phases import PhaseNode, PhaseTree
 
 __all__ = [
     "MAX_BUILDS",
@@ -37,7 +41,10 @@ __all__ = [
     "History",
     "PhaseTimes",
     "phase_times",
+    "span_nodes",
 ]
+
+_T = TypeVar("_T")
 
 #: Environment variable that names another file, or says ``off``.
 VARIABLE: Final = "TRT_WIDGET_HISTORY"
@@ -60,11 +67,38 @@ _FIELDS: Final = (
     *("options", "executor", "timing_cache"),
 )
 
+# Characters of a field, and of the sizes; bytes of the phases of one build, packed or not, and of
+# those that one call reads. Ordinary builds stay far below.
+_MAX_TEXT: Final = 2_000
+_MAX_SIZE: Final = 10_000
+_MAX_PHASES: Final = 500_000
+_MAX_READ: Final = 20_000_000
+# Three centuries: sums of such times stay finite.
+_LONGEST_S: Final = 1e10
+_MAX_COUNT: Final = 2**63
+
+# What is larger is not even loaded: only the lengths are looked at.
+_READABLE: Final = " AND ".join(
+    [
+        *(f"length({name}) <= {_MAX_TEXT}" for name in _FIELDS),
+        f"length(size) <= {_MAX_SIZE}",
+        f"typeof(phases) = 'blob' AND length(phases) <= {_MAX_PHASES}",
+    ]
+)
+_SIMILAR: Final = f"SELECT * FROM builds WHERE key = ? AND {_READABLE} ORDER BY id DESC LIMIT ?"  # noqa: S608 - fixed names
+_SAME: Final = ("package", "version", "target", "executor", "timing_cache")
+_OTHERS: Final = f"""SELECT * FROM builds WHERE id IN (
+    SELECT id FROM (
+        SELECT id, row_number() OVER (PARTITION BY network ORDER BY id DESC) AS nth
+        FROM builds WHERE network != ? AND {" AND ".join(f"{name} = ?" for name in _SAME)}
+        AND {_READABLE}
+    ) WHERE nth <= ? ORDER BY id DESC LIMIT ?
+) ORDER BY id DESC"""  # noqa: S608 - fixed names
 _FORGET_OF_KEY: Final = """DELETE FROM builds WHERE id IN (
-    SELECT id FROM builds WHERE key = ? ORDER BY finished_at DESC, id DESC LIMIT -1 OFFSET ?
+    SELECT id FROM builds WHERE key = ? ORDER BY id DESC LIMIT -1 OFFSET ?
 )"""
 _FORGET: Final = """DELETE FROM builds WHERE id IN (
-    SELECT id FROM builds ORDER BY finished_at DESC, id DESC LIMIT -1 OFFSET ?
+    SELECT id FROM builds ORDER BY id DESC LIMIT -1 OFFSET ?
 )"""
 
 # From version n to n + 1. Entries are never changed, only added.
@@ -82,6 +116,12 @@ _MIGRATIONS: Final = (
         "CREATE INDEX builds_of_key ON builds (key, finished_at)",
     ),
     ("CREATE INDEX builds_by_age ON builds (finished_at)",),
+    # In order of their ids, which every index has at its end.
+    (
+        "DROP INDEX IF EXISTS builds_of_key",
+        "DROP INDEX IF EXISTS builds_by_age",
+        "CREATE INDEX builds_of_key ON builds (key)",
+    ),
 )
 
 
@@ -230,29 +270,21 @@ class History:
         if self.path is None:
             return False
         with self._guard("written"):
-            if not (math.isfinite(record.duration_s) and record.duration_s > 0.0):
-                raise ValueError("a build's duration has to be a positive number")
             row = (
                 key.digest,
                 *(_plain(str(getattr(key, name))) for name in _FIELDS),
-                json.dumps(_numbers(key.size)),
-                float(record.finished_at),
-                float(record.duration_s),
+                _pack_size(key.size),
+                _moment(record.finished_at),
+                _duration(record.duration_s),
                 _pack(record.phases),
             )
-            try:
-                self._write(row)
-            except Exception as error:
-                if not self._move_aside(error):
-                    raise
-                self._write(row)
+            self._attempt(lambda: self._write(row))
             return True
         return False
 
     def similar(self, key: BuildKey, limit: int = MAX_BUILDS_PER_KEY) -> list[BuildRecord]:
-        """Give the builds of the same key, the newest first."""
-        sql = "SELECT * FROM builds WHERE key = ? ORDER BY finished_at DESC, id DESC LIMIT ?"
-        return [record for _, record in self._read(sql, (key.digest, limit))]
+        """Give the builds of the same key, the newest first: the one that was put in last."""
+        return [record for _, record in self._read(_SIMILAR, (key.digest, limit))]
 
     def others(
         self, key: BuildKey, limit: int = 120, each: int = 2
@@ -268,15 +300,8 @@ class History:
         each
             Builds of one network, the newest ones.
         """
-        same = ("package", "version", "target", "executor", "timing_cache")
-        where = " AND ".join(f"{name} = ?" for name in same)
-        newest = "ORDER BY finished_at DESC, id DESC"
-        sql = (
-            f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY network {newest}) AS nth "  # noqa: S608 - fixed names
-            f"FROM builds WHERE network != ? AND {where}) WHERE nth <= ? {newest} LIMIT ?"
-        )
-        values = [_plain(str(getattr(key, name))) for name in ("network", *same)]
-        return list(self._read(sql, (*values, each, limit)))
+        values = [_plain(str(getattr(key, name))) for name in ("network", *_SAME)]
+        return self._read(_OTHERS, (*values, each, limit))
 
     def clear(self) -> bool:
         """Forget everything; a broken file in the user's data folder is removed.
@@ -286,19 +311,13 @@ class History:
         bool
             Whether nothing is left; if not, :attr:`note` says why.
         """
-        if self.path is None or not self.path.exists():
+        if self.path is None:
             return True
         with self._guard("cleared"):
-            try:
-                with self._open(create=False) as connection:
-                    connection.execute("DELETE FROM builds")
-                    connection.execute("COMMIT")
-                    connection.execute("VACUUM")
-            except Exception as error:
-                if not self._move_aside(error):
-                    raise
+            self._attempt(self._empty)
+            if self._own or self.note is not None:  # now or earlier moved aside
                 self._broken.unlink(missing_ok=True)
-                self.note = None
+            self.note = None
             return True
         return False
 
@@ -311,6 +330,29 @@ class History:
 
     def _guard(self, what: str) -> _Guard:
         return _Guard(self, what)
+
+    def _attempt(self, work: Callable[[], _T]) -> _T:
+        """Do it; once more where the file was broken, or moved aside by another process."""
+        import sqlite3
+
+        before = self._identity()
+        try:
+            return work()
+        except sqlite3.DatabaseError as error:
+            # An open file that is moved is no longer written to: not whatever was the matter.
+            moved = isinstance(error, sqlite3.OperationalError) and self._identity() != before
+            if not moved and not self._move_aside(error, before):
+                raise
+        return work()
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Say which file has the name, whatever is in it; None where there is none."""
+        assert self.path is not None  # noqa: S101 - for mypy
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _write(self, row: tuple[Any, ...]) -> None:
         assert self.path is not None  # noqa: S101 - for mypy
@@ -326,19 +368,26 @@ class History:
             connection.execute(_FORGET, (MAX_BUILDS,))
             connection.execute("COMMIT")
 
-    def _read(self, sql: str, values: tuple[Any, ...]) -> Iterator[tuple[BuildKey, BuildRecord]]:
-        rows: list[sqlite3.Row] = []
+    def _empty(self) -> None:
+        if self._identity() is None:
+            return
+        with self._open(create=False) as connection:
+            connection.execute("DELETE FROM builds")
+            connection.execute("COMMIT")
+            connection.execute("VACUUM")
+
+    def _read(self, sql: str, values: tuple[Any, ...]) -> list[tuple[BuildKey, BuildRecord]]:
         if self.path is None:
-            return iter(())
+            return []
         with self._guard("read"):
-            if self.path.exists():
-                try:
-                    with self._open(create=False, write=False) as connection:
-                        rows = connection.execute(sql, values).fetchall()
-                except Exception as error:
-                    if not self._move_aside(error):
-                        raise
-        return (found for row in rows if (found := _unpack(row)) is not None)
+            return _unpack_all(self._attempt(lambda: self._rows(sql, values)))
+        return []
+
+    def _rows(self, sql: str, values: tuple[Any, ...]) -> list[sqlite3.Row]:
+        if self._identity() is None:
+            return []
+        with self._open(create=False, write=False) as connection:
+            return connection.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
     def _open(self, *, create: bool, write: bool = True) -> Iterator[sqlite3.Connection]:
@@ -374,36 +423,64 @@ class History:
             raise ValueError(f"{self.path} was written by a newer version of trt_widget")
         return int(version)
 
-    def _move_aside(self, error: Exception) -> bool:
-        """Give a broken file another name, if it is one and it is ours; the history starts anew."""
+    def _move_aside(self, error: Exception, which: tuple[int, int] | None) -> bool:
+        """Give a broken file another name, if it is one and it is ours; the history starts anew.
+
+        Parameters
+        ----------
+        which
+            The file that was found broken. Where another one has its name by now, another process
+            was faster.
+
+        Returns
+        -------
+        bool
+            Whether it is worth another try.
+        """
         import sqlite3
 
         # Subclasses stand for locked, full, read-only: not for a broken file.
         if type(error) is not sqlite3.DatabaseError or self.path is None:
             return False
-        if not self._own:
-            with self.path.open("rb") as file:
-                header = file.read(100)
-            written = header[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4]
-            if written != _APPLICATION_ID.to_bytes(4, "big"):
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return True
+        with file:
+            written = file.read(100)[_APPLICATION_ID_AT : _APPLICATION_ID_AT + 4]
+            _lock(file)
+            if self._identity() != which:
+                return True
+            if not self._own and written != _APPLICATION_ID.to_bytes(4, "big"):
                 return False
-        self.path.replace(self._broken)
-        # A journal is applied to whatever has the name of its database.
-        self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)
+            # A journal is applied to whatever has the name of its database, the next one, too.
+            self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)
+            if sys.platform != "win32":
+                self.path.replace(self._broken)
+        if sys.platform == "win32":  # where an open file keeps its name
+            self.path.replace(self._broken)
         self.note = f"The history of builds was broken and starts anew; see {self._broken.name}."
         return True
 
 
+def _lock(file: BinaryIO) -> None:
+    """Let one process after the other move a file, until it is closed."""
+    if sys.platform != "win32":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def phase_times(tree: PhaseTree) -> dict[tuple[str, ...], PhaseTimes]:
     """Give the times of all paths of a build that has ended."""
-    starts: dict[str, list[float]] = {}
+    starts: dict[int, list[float]] = {}
     columns = tree.span_columns()
-    for path, start in zip(columns["path"], columns["start_s"], strict=True):
-        starts.setdefault(path, []).append(start)
-    table = tree.timing_columns()
+    for node, start in zip(span_nodes(tree, columns), columns["start_s"], strict=True):
+        starts.setdefault(node.index, []).append(start)
     found = {}
-    for node, path, total in zip(tree.walk(), table["path"], table["total_s"], strict=True):
-        known = sorted(starts.get(path, ()))
+    for node, total in zip(tree.walk(), tree.timing_columns()["total_s"], strict=True):
+        known = sorted(starts.get(node.index, ()))
         marks: tuple[float, ...] = ()
         if 1 < node.count == len(known):
             many = min(MAX_MARKS, node.count)
@@ -415,32 +492,114 @@ def phase_times(tree: PhaseTree) -> dict[tuple[str, ...], PhaseTimes]:
     return found
 
 
+def span_nodes(tree: PhaseTree, columns: Mapping[str, list[Any]]) -> list[PhaseNode]:
+    """Give the path of each instance; ``columns`` are the tree's ``span_columns()``.
+
+    It is found from the instance above: as text, paths are not unique, as a name can hold whatever
+    joins them.
+    """
+    found: list[PhaseNode] = []
+    for name, parent in zip(columns["phase"], columns["parent"], strict=True):
+        above = found[parent] if parent >= 0 else None
+        siblings = tree.roots if above is None else above.children
+        # Below "(other phases)" a phase counts as another of its parent.
+        node = siblings.get(name, above)
+        assert node is not None  # noqa: S101 - for mypy: a root is always there
+        found.append(node)
+    return found
+
+
 def _plain(text: str) -> str:
-    """Replace what SQLite cannot store, such as half of a surrogate pair."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Replace what SQLite cannot store, such as half of a surrogate pair; shorten."""
+    return text.encode("utf-8", "replace").decode("utf-8")[:_MAX_TEXT]
 
 
-def _numbers(size: Mapping[str, float]) -> dict[str, float]:
-    return {str(name): value for name, value in size.items() if math.isfinite(value)}
+# ---- what a row holds: checked when it is written, and again when it is read ---------------------
+
+
+def _moment(value: object) -> float:
+    number = float(value)  # type: ignore[arg-type] # whatever it is: a TypeError is meant
+    if not math.isfinite(number):
+        raise ValueError("a time has to be a finite number")
+    return number
+
+
+def _duration(value: object) -> float:
+    number = _seconds(value)
+    if number <= 0.0:
+        raise ValueError("a build's duration has to be a positive number")
+    return number
+
+
+def _seconds(value: object) -> float:
+    number = float(value)  # type: ignore[arg-type] # whatever it is: a TypeError is meant
+    if not 0.0 <= number <= _LONGEST_S:
+        raise ValueError(f"a time has to be a number from 0 to {_LONGEST_S:.0e}")
+    return number
+
+
+def _phase(entry: Iterable[Any]) -> tuple[tuple[str, ...], PhaseTimes]:
+    path, start, end, total, count, marks = entry
+    if not path or not isinstance(path, list) or not all(isinstance(name, str) for name in path):
+        raise ValueError("a path has to be a list of names")
+    if not isinstance(count, int) or not 0 <= count < _MAX_COUNT or len(marks) > MAX_MARKS:
+        raise ValueError("the instances of a path are more than there can be")
+    times = PhaseTimes(
+        _seconds(start), _seconds(end), _seconds(total), count, tuple(map(_seconds, marks))
+    )
+    return tuple(path), times
+
+
+def _pack_size(size: Mapping[str, float]) -> str:
+    text = json.dumps({str(name): value for name, value in size.items() if math.isfinite(value)})
+    if len(text) > _MAX_SIZE:
+        raise ValueError("the network has more sizes than can be kept")
+    return text
 
 
 def _pack(phases: Mapping[tuple[str, ...], PhaseTimes]) -> bytes:
     longest = sorted(phases.items(), key=lambda item: item[1].total_s, reverse=True)[:MAX_PATHS]
-    columns = [[list(path), t.start_s, t.end_s, t.total_s, t.count, t.marks] for path, t in longest]
-    return zlib.compress(json.dumps(columns, allow_nan=False).encode())
+    texts = []
+    left = _MAX_PHASES - 1_000  # packing makes it longer, if anything, by some bytes
+    for path, t in longest:
+        entry = [list(path), t.start_s, t.end_s, t.total_s, t.count, list(t.marks)]
+        _phase(entry)
+        text = json.dumps(entry)
+        if len(text) < left:
+            left -= len(text) + 1
+            texts.append(text)
+    return zlib.compress(f"[{','.join(texts)}]".encode())
 
 
-def _unpack(row: sqlite3.Row) -> tuple[BuildKey, BuildRecord] | None:
-    """Make the objects of a row; None where there is nothing sensible in it."""
-    try:
-        size = {str(name): float(value) for name, value in json.loads(row["size"]).items()}
-        key = BuildKey(**{name: row[name] for name in _FIELDS}, size=size)
-        phases = {
-            tuple(map(str, path)): PhaseTimes(
-                float(start), float(end), float(total), int(count), tuple(map(float, marks))
-            )
-            for path, start, end, total, count, marks in json.loads(zlib.decompress(row["phases"]))
-        }
-        return key, BuildRecord(float(row["duration_s"]), phases, float(row["finished_at"]))
-    except (zlib.error, ValueError, TypeError, AttributeError, KeyError, IndexError):
-        return None
+def _unpack_all(rows: Iterable[sqlite3.Row]) -> list[tuple[BuildKey, BuildRecord]]:
+    """Make the objects of the rows, as many as may be read; without those that make no sense."""
+    found = []
+    left = _MAX_READ
+    for row in rows:
+        try:
+            unpacker = zlib.decompressobj()
+            text = unpacker.decompress(row["phases"], _MAX_PHASES)
+            left -= len(text)
+            if left < 0:
+                break
+            if unpacker.eof:
+                found.append(_unpack(row, text))
+        except Exception:  # noqa: BLE001, S112 - whatever is in a row, the others are to be read
+            continue
+    return found
+
+
+def _unpack(row: sqlite3.Row, text: bytes) -> tuple[BuildKey, BuildRecord]:
+    size = {name: _moment(value) for name, value in json.loads(row["size"]).items()}
+    entries = json.loads(text)
+    if len(entries) > MAX_PATHS:
+        raise ValueError("it has more paths than are kept")
+    phases = dict(map(_phase, entries))
+    key = BuildKey(**{name: _text(row[name]) for name in _FIELDS}, size=size)
+    return key, BuildRecord(_duration(row["duration_s"]), phases, _moment(row["finished_at"]))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a field has to be text")
+    return value

@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from trt_widget import history as module
 from trt_widget.events import PhaseFinished, PhasesCompleted, PhaseStarted
 from trt_widget.history import BuildKey, BuildRecord, History, PhaseTimes, phase_times
-from trt_widget.phases import PhaseTree
+from trt_widget.phases import OTHER, PhaseTree
 
 ROOT = Path(__file__).parents[2]
 PHASES = {
@@ -81,8 +83,32 @@ def test_a_build_comes_back_as_it_was(history: History, path: Path) -> None:
 def test_the_newest_build_comes_first(history: History) -> None:
     for finished in (2.0, 3.0, 1.0):
         assert history.record(key(), record(finished))
-    assert [found.finished_at for found in history.similar(key())] == [3.0, 2.0, 1.0]
-    assert [found.finished_at for found in history.similar(key(), limit=1)] == [3.0]
+    # The one that was put in last, whatever the clock said.
+    assert [found.finished_at for found in history.similar(key())] == [1.0, 3.0, 2.0]
+    assert [found.finished_at for found in history.similar(key(), limit=1)] == [1.0]
+
+
+def test_a_clock_that_was_ahead_does_not_stop_the_history(history: History) -> None:
+    now, limit = 1_800_000_000.0, module.MAX_BUILDS_PER_KEY
+    for number in range(limit):
+        assert history.record(key(), record(now + 3_600 + number, 100.0))
+        assert history.record(key("other"), record(now + 3_600 + number, 100.0))
+    for number in range(10):
+        assert history.record(key(), record(now + number, 10.0))
+        assert history.record(key("other"), record(now + number, 10.0))
+    durations = [found.duration_s for found in history.similar(key())]
+    assert durations == [10.0] * 10 + [100.0] * (limit - 10)
+    assert [found.duration_s for _, found in history.others(key("mine"), each=1)] == [10.0, 10.0]
+
+
+def test_of_all_builds_those_go_that_were_put_in_first(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BUILDS", 3)
+    for number in range(5):
+        history.record(key(f"network {number}"), record(100.0 - number))
+    kept = [other.network for other, _ in history.others(key("mine"))]
+    assert kept == ["network 4", "network 3", "network 2"]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +149,9 @@ def test_other_networks_come_with_their_size_and_only_those_built_alike(history:
 
 
 def test_of_each_other_network_the_newest_builds_come(history: History) -> None:
+    history.record(key("once"), record(1.0))
     for when in range(5):
         history.record(key("often"), record(10.0 + when))
-    history.record(key("once"), record(1.0))
     found = [(other.network, made.finished_at) for other, made in history.others(key("mine"))]
     assert found == [("often", 14.0), ("often", 13.0), ("once", 1.0)]
     one = [other.network for other, _ in history.others(key("mine"), each=1)]
@@ -370,6 +396,142 @@ def test_a_row_that_makes_no_sense_is_passed_over(history: History, path: Path) 
     assert history.note is None
 
 
+def packed(text: str) -> bytes:
+    return zlib.compress(text.encode())
+
+
+ENTRY = '[["a"], 0, 1, 1, 1, []]'
+#: What can be wrong with a row: its column, and what is in it.
+WRONG: dict[str, tuple[str, object]] = {
+    "an endless count": ("phases", packed('[[["a"], 0, 1, 1, 1e999, []]]')),
+    "half a count": ("phases", packed('[[["a"], 0, 1, 1, 1.5, []]]')),
+    "a count below zero": ("phases", packed('[[["a"], 0, 1, 1, -1, []]]')),
+    "a count of many digits": ("phases", packed(f'[[["a"], 0, 1, 1, {"9" * 400}, []]]')),
+    "a time of many digits": ("phases", packed(f'[[["a"], 0, {"9" * 400}, 1, 1, []]]')),
+    "more digits than are read": ("phases", packed(f'[[["a"], 0, {"9" * 9_999}, 1, 1, []]]')),
+    "no number": ("phases", packed('[[["a"], NaN, 1, 1, 1, []]]')),
+    "an endless time": ("phases", packed('[[["a"], 0, Infinity, 1, 1, []]]')),
+    "a time below zero": ("phases", packed('[[["a"], 0, 1, -1, 1, []]]')),
+    "a mark that is none": ("phases", packed('[[["a"], 0, 1, 1, 3, [0, NaN]]]')),
+    "too many marks": ("phases", packed(f'[[["a"], 0, 1, 1, 20, {[0] * 20}]]')),
+    "too many paths": ("phases", packed(f"[{','.join([ENTRY] * 301)}]")),
+    "a path that is text": ("phases", packed('[["ab", 0, 1, 1, 1, []]]')),
+    "a path of numbers": ("phases", packed("[[[1], 0, 1, 1, 1, []]]")),
+    "an empty path": ("phases", packed("[[[], 0, 1, 1, 1, []]]")),
+    "lists in lists": ("phases", packed("[" * 100_000)),
+    "half a list": ("phases", packed("[")),
+    "an entry too short": ("phases", packed('[[["a"], 0]]')),
+    "no list": ("phases", packed("3")),
+    "nothing": ("phases", b""),
+    "cut off": ("phases", packed(f"[{ENTRY}]")[:-3]),
+    "no bytes": ("phases", "text"),
+    "far too long": ("phases", os.urandom(3_000_000)),
+    "what unpacks to far too much": ("phases", packed(f"[{' ' * 100_000_000}]")),
+    "a size of many digits": ("size", f'{{"layers": {"9" * 400}}}'),
+    "a size that is none": ("size", '{"layers": NaN}'),
+    "a size of sizes": ("size", '{"layers": {}}'),
+    "too many sizes": ("size", f'{{"layers": 1{" " * 1_000_000}}}'),
+    "sizes in lists": ("size", "[" * 9_000),
+    "a field of bytes": ("options", b"abc"),
+    "a field that is too long": ("options", "x" * 3_000_000),
+    "a duration of text": ("duration_s", "abc"),
+    "an endless duration": ("duration_s", float("inf")),
+    "a duration below zero": ("duration_s", -1.0),
+    "no duration": ("duration_s", 0.0),
+    "an end that is no time": ("finished_at", float("-inf")),
+    "an end of text": ("finished_at", "yesterday"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_whatever_is_wrong_with_a_row_costs_this_row_only(
+    history: History, path: Path, what: str
+) -> None:
+    column, value = WRONG[what]
+    assert history.record(key(), record(1.0))
+    for name in ("mlp", "two"):
+        assert history.record(key(name), record(2.0))
+    connection = sqlite3.connect(path)
+    statement = f"UPDATE builds SET {column} = ? WHERE finished_at = 2"  # noqa: S608 - ours
+    assert connection.execute(statement, (value,)).rowcount == 2
+    connection.commit()
+    connection.close()
+    assert history.record(key("three"), record(3.0))
+    begin = time.perf_counter()
+    tracemalloc.start()
+    similar = history.similar(key())
+    others = history.others(key())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert similar == [record(1.0)]
+    assert [other.network for other, _ in others] == ["three"]
+    assert history.note is None
+    assert most < 40_000_000
+    assert time.perf_counter() - begin < 10  # some milliseconds
+    for number in range(module.MAX_BUILDS_PER_KEY):  # and it goes like any other
+        assert history.record(key(), record(10.0 + number))
+    assert len(history.similar(key())) == rows(path) - 2 == module.MAX_BUILDS_PER_KEY
+
+
+def test_many_large_rows_are_read_up_to_a_bound(history: History, path: Path) -> None:
+    for number in range(100):
+        assert history.record(key(f"network {number}"), record(float(number)))
+    connection = sqlite3.connect(path)
+    text = f"[{ENTRY}{' ' * 490_000}]"
+    connection.execute("UPDATE builds SET phases = ?", (packed(text),))
+    connection.commit()
+    connection.close()
+    found = [other.network for other, _ in history.others(key())]
+    assert found == [f"network {number}" for number in range(99, 59, -1)]
+    assert history.note is None
+
+
+def test_what_could_not_be_read_again_is_not_written(history: History) -> None:
+    for wrong in (float("nan"), float("inf"), -1.0, 1e300):
+        made = record(phases={("a",): PhaseTimes(0.0, wrong, 1.0)})
+        assert not history.record(key(), made)
+        assert history.note
+        assert not history.record(key(), record(duration_s=wrong))
+    for phases in (
+        {(): PhaseTimes(0.0, 1.0, 1.0)},
+        {("a",): PhaseTimes(0.0, 1.0, 1.0, -1)},
+        {("a",): PhaseTimes(0.0, 1.0, 1.0, 10**30)},
+        {("a",): PhaseTimes(0.0, 1.0, 1.0, 99, (0.0,) * 99)},
+    ):
+        assert not history.record(key(), record(phases=phases))
+        assert history.note
+    assert not history.record(key(size={"layers": 10**400}), record())
+    assert history.note
+    assert not history.record(key(size=dict.fromkeys(map(str, range(9_999)), 1.0)), record())
+    assert history.note
+    assert history.similar(key()) == []
+
+
+def test_of_phases_with_very_long_names_those_are_kept_that_fit(history: History) -> None:
+    long = tuple("\N{SNOWMAN}" * 500 for _ in range(40))
+    phases = {(*long, str(n)): PhaseTimes(0.0, 1.0, 100.0 - n) for n in range(50)}
+    phases["x" * 1_000_000,] = PhaseTimes(0.0, 1.0, 1_000.0)
+    phases["short",] = PhaseTimes(0.0, 1.0, 0.5)
+    made = record(phases=phases)
+    assert history.record(key(target="t" * 5_000), made), history.note
+    (found,) = history.similar(key(target="t" * 5_000))
+    assert [path[-1] for path in found.phases] == ["0", "1", "2", "3", "short"]
+    (other, _) = history.others(key("mine", target="t" * 5_000))[0]
+    assert other.network == "mlp"
+
+
+def test_reading_asks_an_index(history: History, path: Path) -> None:
+    history.record(key(), record())
+    connection = sqlite3.connect(path)
+    plan = str(connection.execute(f"EXPLAIN QUERY PLAN {module._SIMILAR}", ("", 1)).fetchall())
+    assert "builds_of_key" in plan
+    assert "B-TREE" not in plan  # nothing is left to sort
+    for sql, values in ((module._FORGET, (1,)), (module._FORGET_OF_KEY, ("", 1))):
+        plan = str(connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall())
+        assert "B-TREE" not in plan
+    connection.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do anything")
 def test_a_file_that_may_only_be_read_is_read(history: History, path: Path) -> None:
     history.record(key(), record())
@@ -399,23 +561,89 @@ def test_a_folder_in_its_place_costs_the_history_only(history: History, path: Pa
     assert history.note
 
 
+def test_a_name_that_no_file_can_have_costs_the_history_only(tmp_path: Path) -> None:
+    for name in ("x" * 5_000, "a\0b"):
+        history = History(tmp_path / name)
+        assert not history.record(key(), record())
+        assert history.note
+        assert history.similar(key()) == []
+        assert history.note
+        assert not history.clear()
+        assert history.note
+
+
+def test_several_processes_find_the_same_broken_file(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+import os, platformdirs
+os.environ.pop("TRT_WIDGET_HISTORY", None)
+platformdirs.user_data_path = lambda *_, **__: Path(sys.argv[1])
+from trt_widget.history import BuildKey, BuildRecord, History
+history = History()
+print("ready", flush=True)
+sys.stdin.readline()
+print(history.record(BuildKey(sys.argv[2], "p", "1"), BuildRecord(1.0, {}, 1.0)), history.note)
+"""
+    for trial in range(3):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        (folder / "history.sqlite3").write_bytes(os.urandom(50_000))
+        writers = [start(script, folder, number) for number in range(5)]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        said = [writer.communicate(timeout=60)[0] for writer in writers]
+        assert [text for text in said if not text.startswith("True")] == []
+        assert rows(folder / "history.sqlite3") == 5
+        assert sum("anew" in text for text in said) == 1
+
+
+def test_a_file_that_another_process_has_replaced_by_now_is_not_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = usual(tmp_path, monkeypatch)
+    assert history.path is not None
+    history.path.parent.mkdir(parents=True)
+    history.path.write_bytes(b"\x55" * 10_000)
+    find = History._rows
+
+    def slow(self: History, sql: str, values: tuple[Any, ...]) -> list[sqlite3.Row]:
+        try:
+            return find(self, sql, values)
+        except sqlite3.DatabaseError:
+            # In this very moment another one finds it broken, too, and goes on.
+            monkeypatch.setattr(History, "_rows", find)
+            assert History().record(key(), record())
+            raise
+
+    monkeypatch.setattr(History, "_rows", slow)
+    assert history.similar(key()) == [record()]
+    assert history.note is None
+
+
 # ---- versions -----------------------------------------------------------------------------------
 
 
-def test_a_file_of_the_first_version_is_brought_up_to_date(
-    history: History, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("older", [1, 2])
+def test_a_file_of_an_older_version_is_brought_up_to_date(
+    history: History, path: Path, monkeypatch: pytest.MonkeyPatch, older: int
 ) -> None:
     with monkeypatch.context() as old:
-        old.setattr(module, "_MIGRATIONS", module._MIGRATIONS[:1])
+        old.setattr(module, "_MIGRATIONS", module._MIGRATIONS[:older])
         assert history.record(key(), record())
-    assert version(path) == 1
+    assert version(path) == older
     assert history.similar(key()) == [record()]  # reading brings it up to date, too
     assert version(path) == len(module._MIGRATIONS)
     assert history.record(key(), record(2.0))
     assert len(history.similar(key())) == 2
     connection = sqlite3.connect(path)
-    found = connection.execute("SELECT name FROM sqlite_master WHERE name = 'builds_by_age'")
-    assert found.fetchall() == [("builds_by_age",)]
+    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index'")
+    assert found.fetchall() == [("builds_of_key", "CREATE INDEX builds_of_key ON builds (key)")]
     connection.close()
 
 
@@ -504,6 +732,12 @@ def test_clearing_removes_a_broken_file(tmp_path: Path, monkeypatch: pytest.Monk
     history.path.write_bytes(b"\x55" * 10_000)
     assert history.clear()
     assert list(history.path.parent.iterdir()) == []
+    history.path.write_bytes(b"\x55" * 10_000)
+    assert history.similar(key()) == []
+    assert [found.name for found in history.path.parent.iterdir()] == ["history.sqlite3.broken"]
+    assert history.clear()
+    assert history.note is None
+    assert list(history.path.parent.iterdir()) == []
 
 
 # ---- from the tree ------------------------------------------------------------------------------
@@ -546,4 +780,36 @@ def test_without_all_spans_the_times_are_still_there() -> None:
     assert phase_times(tree) == {
         ("a",): PhaseTimes(1.0, 4.0, 2.0, 2),
         ("b",): PhaseTimes(5.0, 6.0, 1.0, 1),
+    }
+
+
+def test_names_that_join_to_the_same_text_are_not_mixed_up() -> None:
+    tree = PhaseTree()
+    tree.apply(
+        [
+            PhaseStarted(0.0, "a", None, 1),
+            PhaseStarted(1.0, "b", "a", 1),
+            PhaseFinished(2.0, "b"),
+            PhaseFinished(3.0, "a"),
+            PhaseStarted(10.0, "a > b", None, 1),
+            PhaseFinished(12.0, "a > b"),
+        ]
+    )
+    tree.close("succeeded")
+    assert phase_times(tree) == {
+        ("a",): PhaseTimes(0.0, 3.0, 3.0, 1),
+        ("a", "b"): PhaseTimes(1.0, 2.0, 1.0, 1),
+        ("a > b",): PhaseTimes(10.0, 12.0, 2.0, 1),
+    }
+
+
+def test_phases_that_are_not_kept_apart_have_their_times() -> None:
+    tree = PhaseTree(max_paths=2)
+    tree.apply([PhaseStarted(0.0, "a", None, 1), PhaseStarted(1.0, "b", "a", 1)])
+    tree.apply([PhaseStarted(2.0, "c", "b", 1), PhaseStarted(3.0, "d", "c", 1)])
+    tree.close("succeeded", 5.0)
+    assert phase_times(tree) == {
+        ("a",): PhaseTimes(0.0, 5.0, 5.0, 1),
+        ("a", "b"): PhaseTimes(1.0, 5.0, 4.0, 1),
+        ("a", "b", OTHER): PhaseTimes(2.0, 5.0, 5.0, 2, (2.0, 3.0)),
     }
