@@ -51,6 +51,35 @@ def test_silence_is_counted_while_the_timer_is_on_time(lab: Lab) -> None:
     assert 4008 <= now < 4010
 
 
+def test_a_clock_that_is_set_anew_is_followed(lab: Lab) -> None:
+    # The time of day here says nothing of the kernel's.
+    assert told(lab, "clock.receive(4000); at.wall += 3600; pass(1); return clock.now;") == 4001
+    # The kernel's own is followed, and so is what is measured with it.
+    for step in (3600, -3600, -60):
+        script = f"clock.receive(4000); pass(2); clock.receive(4002 + {step}); return clock.now;"
+        assert told(lab, script) == 4002 + step
+    # A message that is a little late sets nothing.
+    assert told(lab, "clock.receive(4000); pass(5); clock.receive(4002); return clock.now;") == 4005
+    # One that is very late does, until the next one: the smallest difference is the truest.
+    assert told(
+        lab,
+        """clock.receive(4000); pass(7); clock.receive(4001); const late = clock.now; pass(1);
+        clock.receive(4008); return [late, clock.now];""",
+    ) == [4001, 4008]
+    # Without the kernel's time there is but one's own.
+    assert told(lab, "clock.receive(null); pass(2); return clock.now;") == 5002
+
+
+def test_the_last_message_grows_no_older_than_it_can_be(lab: Lab) -> None:
+    ages = told(
+        lab,
+        """clock.receive(4000); const ages = [clock.age]; pass(3); ages.push(clock.age);
+        pass(60); ages.push(clock.age); clock.receive(4063); ages.push(clock.age);
+        pass(2); clock.stop(); pass(2); ages.push(clock.age); return ages;""",
+    )
+    assert ages == [0, 3, 8, 0, 2]
+
+
 def test_a_computer_that_slept_does_not_accuse_the_kernel(lab: Lab) -> None:
     # An hour in one tick, on clocks that go on meanwhile; the messages come after the timer.
     quiet, after = told(

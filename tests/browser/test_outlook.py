@@ -16,11 +16,11 @@ MODULE = (Path(trt_widget.widget.__file__).parent / "static" / "build.js").read_
 SETUP = """
 async module => {
     const blob = new Blob([module], {type: 'text/javascript'});
-    const {Outlook} = await import(URL.createObjectURL(blob));
+    const {Clock, Outlook} = await import(URL.createObjectURL(blob));
     const outlook = new Outlook();
-    // What a header says at 1000 s, read so many seconds later.
+    // What a header says, read so many seconds after it came.
     const read = (progress, eta_s, age = 0, more = {}) =>
-        outlook.read({progress, eta_s, now: 1000, ...more}, 1000 + age);
+        outlook.read({progress, eta_s, ...more}, age);
     SCRIPT
 }
 """
@@ -99,3 +99,29 @@ def test_what_lies_between_two_roundings_does_not_go_to_and_fro(lab: Lab) -> Non
         "about 30 s",
         "about 3 min",
     ]
+
+
+@pytest.mark.parametrize("step", [3600, -3600, 60, -60, -3])
+@pytest.mark.parametrize("whose", ["kernel", "wall"])
+def test_a_clock_that_is_set_anew_moves_nothing(lab: Lab, whose: str, step: int) -> None:
+    # What is shown once stays, so a moment of nonsense would stay, too.
+    readings = told(
+        lab,
+        f"""const at = {{monotonic: 0, wall: 1e9, kernel: 1e9}};
+        const clock = new Clock({{monotonic: () => at.monotonic, wall: () => at.wall}});
+        const readings = [];
+        let header;
+        for (let t = 0; t <= 60; t += 0.25) {{
+            if (t === 20) at.{whose} += {step};
+            if (t % 2 === 0) {{
+                clock.receive(at.kernel);
+                header = {{progress: t / 600, eta_s: 600 - t, now: at.kernel}};
+            }}
+            readings.push([t / 600, outlook.read(header, clock.age).progress]);
+            for (const which of Object.keys(at)) at[which] += 0.25;
+        }}
+        return readings;""",
+    )
+    assert [shown for _, shown in readings] == pytest.approx(
+        [true for true, _ in readings], abs=0.001
+    )

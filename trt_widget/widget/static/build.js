@@ -161,6 +161,8 @@ const RARELY_MS = 20_000;
 /** Before the end nothing is complete. */
 const MOST = 0.999;
 const CLOCK_SAMPLES = 40;
+/** No message is on its way for so long, as a rule; one that seems to be comes from a clock that was set anew. */
+const STEP_S = 5;
 const LOAD_ATTEMPTS = 3;
 
 /** @type {Record<Status, readonly [icon: string, word: string]>} */
@@ -338,34 +340,33 @@ const CLOCKS = { monotonic: () => performance.now() / 1000, wall: () => Date.now
 /** The kernel's clock as seen from here, how long it has been silent, and whether it is there at all. */
 export class Clock {
   #time;
-  /** @type {number[]} */
+  /** How far the kernel's clock is behind the monotonic one here. @type {number[]} */
   #offsets = [];
-  /** The time of day when the kernel was last heard of. */
+  /** When the kernel was last heard of. This and all times below are of the monotonic clock: nobody sets it. */
   #heard;
   /** Seconds without a message, as far as one was awake to receive it. */
   #quiet = 0;
   #ticked;
-  /** The time of day when it became known that the kernel is gone. @type {number | null} */
+  /** When it became known that the kernel is gone. @type {number | null} */
   #gone = null;
-  /** Where the clock stands since then. @type {number | null} */
+  /** Where the clock stands since then, and the age of the last message. @type {[now: number, age: number] | null} */
   #stopped = null;
 
   /** @param {typeof CLOCKS} time */
   constructor(time = CLOCKS) {
     this.#time = time;
-    this.#heard = time.wall();
-    this.#ticked = time.monotonic();
+    this.#heard = this.#ticked = time.monotonic();
   }
 
   /** Note a message. @param {number | null} sent when it was, by the kernel's clock */
   receive(sent) {
-    this.#heard = this.#time.wall();
-    this.#ticked = this.#time.monotonic();
+    this.#heard = this.#ticked = this.#time.monotonic();
     this.#quiet = 0;
     if (sent !== null) {
-      // A message can only be late, so the smallest difference is the truest. Only of the latest ones: the clock of
-      // either side can be set anew.
-      this.#offsets.push(this.#heard - sent);
+      const offset = this.#heard - sent;
+      // A message can only be late, so the smallest difference is the truest: until the kernel's clock is set back.
+      if (offset - this.#offset > STEP_S) this.#offsets = [];
+      this.#offsets.push(offset);
       if (this.#offsets.length > CLOCK_SAMPLES) this.#offsets.shift();
     }
     // What was on its way when the kernel went is no sign of life.
@@ -381,7 +382,8 @@ export class Clock {
   }
 
   get #offset() {
-    return this.#offsets.length > 0 ? Math.min(...this.#offsets) : 0;
+    // A kernel that doesn't tell its time may have ours.
+    return this.#offsets.length > 0 ? Math.min(...this.#offsets) : this.#time.monotonic() - this.#time.wall();
   }
 
   /** Seconds without a message. */
@@ -395,14 +397,19 @@ export class Clock {
 
   /** The kernel's time; it stands still when nothing more is heard. */
   get now() {
-    return this.#stopped ?? Math.min(this.#time.wall(), this.#heard + QUIET_S) - this.#offset;
+    return this.#stopped?.[0] ?? this.#heard + this.age - this.#offset;
+  }
+
+  /** Seconds since the last message; they, too, stand still then. */
+  get age() {
+    return this.#stopped?.[1] ?? Math.min(this.#time.monotonic() - this.#heard, QUIET_S);
   }
 
   /** The kernel is gone. */
   stop() {
     if (this.#gone !== null) return;
-    this.#stopped = this.now;
-    this.#gone = this.#time.wall();
+    this.#stopped = [this.now, this.age];
+    this.#gone = this.#time.monotonic();
   }
 
   /** The kernel is there after all. */
@@ -424,10 +431,10 @@ export class Outlook {
    * Say what to show; the progress is never less than before, nor complete.
    *
    * @param {Header} header
-   * @param {number} now the kernel's time
+   * @param {number} age seconds since it came, by a clock that nobody sets: what is shown once stays
    * @returns {{progress: number | null, left: string | null}}
    */
-  read(header, now) {
+  read(header, age) {
     const said = number(header.progress);
     if (said === null) return { progress: null, left: null };
     const eta = header.exceeded ? null : number(header.eta_s);
@@ -435,7 +442,6 @@ export class Outlook {
     let left = null;
     if (eta !== null && eta > 0) {
       // As fast as the clock at first, but without another message it doesn't reach the end.
-      const age = Math.max(0, now - (number(header.now) ?? now));
       const rest = eta / (eta + age);
       progress = 1 - (1 - said) * rest;
       left = this.#tell(eta * rest);
@@ -1325,7 +1331,7 @@ class Card {
     this.#hideSaved();
     // What was open when the kernel went has ended with it, and nothing more is known of it.
     const running = this.#drawRows(now, contact === "gone" ? "ended" : status);
-    const outlook = this.#drawOverall(now, shown);
+    const outlook = this.#drawOverall(shown);
     const note = this.#sentence(now, running);
     this.#drawNote(note.kind, note.sentence);
     this.#drawNotes();
@@ -1415,11 +1421,11 @@ class Card {
     return innermost;
   }
 
-  /** Draw how far it is. @param {number} now @param {Status} shown @returns {{progress: number | null, left: string}} */
-  #drawOverall(now, shown) {
-    const { header, status, contact, outlook } = this.#session;
+  /** Draw how far it is. @param {Status} shown @returns {{progress: number | null, left: string}} */
+  #drawOverall(shown) {
+    const { header, status, contact, clock, outlook } = this.#session;
     const active = status === "running" || status === "cancelling";
-    const { progress, left } = active ? outlook.read(header, now) : { progress: null, left: null };
+    const { progress, left } = active ? outlook.read(header, clock.age) : { progress: null, left: null };
     const lost = contact !== "live";
     setShown(this.#overall.el, active && !(lost && progress === null));
     const moving = active && !lost;
