@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget._text import line
 from trt_widget._timing_cache import STATES as CACHE_STATES
 from trt_widget.build import FINAL, Build
 from trt_widget.errors import BuildError
 from trt_widget.history import BuildKey, BuildRecord
+from trt_widget.identity import digest_of_options
 from trt_widget.record import Record, load_record, make_record
 
 if TYPE_CHECKING:
@@ -34,6 +38,24 @@ _OPTIONS: Final = (
     *("flags", "strongly_typed", "network_flags"),
     *("optimization_level", "workspace", "device", "target"),
 )
+#: Those of them that are in the digest, with values that stand for nothing.
+_NOTHING: Final[dict[str, Any]] = {
+    **dict.fromkeys(("flags", "network_flags"), ()),
+    **dict.fromkeys(("strongly_typed", "optimization_level", "workspace")),
+}
+#: Options that are in the digest and not plain.
+_REST: Final = ("profiles", "plugins", "configure", "config")
+_NO_REST: Final[dict[str, Any]] = {
+    **dict.fromkeys(("profiles", "plugins"), ()),
+    **dict.fromkeys(("configure", "config")),
+}
+_TWO: Final = 2
+#: What a build is called that has no name of its own.
+_NAMELESS: Final = ("", "<bytes>", "your build")
+_MAX_NAME: Final = 60
+#: No build takes longer: some thirty thousand years.
+_LONGEST_S: Final = 1e12
+_MOST: Final = 2**63
 
 
 class CompareError(BuildError, ValueError):
@@ -76,6 +98,12 @@ class Side:
         How it ended.
     sample
         Earlier builds of the same network in the same way.
+    model
+        What the model is called, or None.
+    rest
+        Digest of the options that are not plain, such as profiles; None where it is not known.
+    left_out
+        Number of earlier builds whose times cannot be.
     """
 
     name: str
@@ -88,30 +116,21 @@ class Side:
     layers: int | None = None
     status: str = "succeeded"
     sample: tuple[BuildRecord, ...] = ()
-
-    def total(self, path: Path) -> float:
-        """Give the seconds of a path; 0 where there is none."""
-        phase = self.phases.get(path)
-        return 0.0 if phase is None else phase.total_s
-
-    def itself(self, path: Path) -> float:
-        """Give the seconds of a path without what is below it."""
-        phase = self.phases.get(path)
-        return 0.0 if phase is None else phase.self_s
-
-    def count(self, path: Path) -> int:
-        """Give how often a path opened."""
-        phase = self.phases.get(path)
-        return 0 if phase is None else phase.count
+    model: str | None = None
+    rest: str | None = None
+    left_out: int = 0
 
 
 def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
     """Read what :func:`trt_widget.compare` was given.
 
+    Their names fit into a line, control nothing and are not the same.
+
     Raises
     ------
     CompareError
-        Too few builds, one that has not ended, or something else altogether.
+        Too few builds, one that has not ended or whose times cannot be, or something else
+        altogether.
     RecordError
         A path that is no record's.
     """
@@ -120,10 +139,14 @@ def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
     sides = _with_its_past(given[0]) if len(given) == 1 else [_read(item) for item in given]
     chosen = _check_names(names, len(sides))
     if chosen is None:
-        chosen = [side.name for side in sides]
+        chosen = [_shown(side.name) for side in sides]
         if len(set(chosen)) < len(chosen):
             chosen = [f"build {number}" for number in range(1, len(sides) + 1)]
     return [replace(side, name=name) for side, name in zip(sides, chosen, strict=True)]
+
+
+def _shown(name: str) -> str:
+    return line(name, _MAX_NAME)
 
 
 def _check_names(names: Any, count: int) -> list[str] | None:
@@ -137,16 +160,24 @@ def _check_names(names: Any, count: int) -> list[str] | None:
         )
     if len(set(given)) < count:
         raise CompareError("names= holds the same name twice.", "Give each build its own.")
-    return given
+    shown = [_shown(name) for name in given]
+    if len(set(shown)) < count:  # those that differ only in what is not shown
+        shown = [f"{number}: {line(name, 50)}" for number, name in enumerate(given, 1)]
+    return shown
 
 
 def _with_its_past(given: Any) -> list[Side]:
     """Give the build, after the one that stands for those before it."""
     if _are_records(given):
-        ordered = sorted(given, key=lambda record: record.finished_at)
-        past, newest = ordered[:-1], _of_history(ordered[-1])
-        if not past:
-            raise CompareError("There is one build only.", "Build the network once more.")
+        sound = [record for record in given if _is_sound(record)]
+        if len(sound) < _TWO:
+            left = "" if len(given) == len(sound) else " The times of the others cannot be."
+            raise CompareError(
+                f"There {'is one build only' if sound else 'is no build'}.{left}",
+                "Build the network once more.",
+            )
+        *past, last = sorted(sound, key=lambda record: record.finished_at)
+        newest = replace(_of_history(last), left_out=len(given) - len(sound))
         return [_typical(past, newest), newest]
     build = getattr(given, "_build", given)
     if not isinstance(build, Build):
@@ -154,11 +185,12 @@ def _with_its_past(given: Any) -> list[Side]:
         raise CompareError(
             "One record alone has no earlier builds to be compared with.", f"Give two. {_FORMS}"
         )
-    side = replace(_of_record(_ended(build)), name="this build")
+    side = replace(_of_build(build), name="this build")
     state, records = _last_time(build)
     if not records:
         raise CompareError(
-            f"The history knows no earlier build of {build.name} that was built in the same way.",
+            f"The history knows no earlier build of {_shown(build.name)} that was built in the "
+            "same way.",
             "Build it once more with the same options, or give another build to compare it with.",
         )
     facts = {**side.facts, "timing_cache": state}
@@ -173,7 +205,7 @@ def _last_time(build: Build) -> tuple[str, list[BuildRecord]]:
     key, history = build.key, build.history
     if key is None:
         return "none", []
-    best = (key.timing_cache, build.earlier)
+    best = (key.timing_cache, [record for record in build.earlier if _is_sound(record)])
     for state in CACHE_STATES:
         if history is None or state == key.timing_cache:
             continue
@@ -181,7 +213,7 @@ def _last_time(build: Build) -> tuple[str, list[BuildRecord]]:
         found = [
             record
             for record in history.similar(replace(key, timing_cache=state))
-            if record.finished_at <= ended
+            if _is_sound(record) and record.finished_at <= ended
         ]
         if found and (not best[1] or found[0].finished_at > best[1][0].finished_at):
             best = (state, found)
@@ -190,9 +222,12 @@ def _last_time(build: Build) -> tuple[str, list[BuildRecord]]:
 
 def _typical(records: Sequence[BuildRecord], like: Side) -> Side:
     """Give the one of several builds whose duration is in the middle."""
-    middle = statistics.median_low(record.duration_s for record in records)
-    record = next(record for record in records if record.duration_s == middle)
-    name = "earlier" if len(records) == 1 else f"earlier (the middle one of {len(records)})"
+    sound = [record for record in records if _is_sound(record)]
+    if not sound:
+        raise CompareError("The builds of the history hold times that cannot be.", _FORMS)
+    middle = statistics.median_low(record.duration_s for record in sound)
+    record = next(record for record in sound if record.duration_s == middle)
+    name = "earlier" if len(sound) == 1 else f"earlier (the middle one of {len(sound)})"
     return replace(
         _of_history(record),
         name=name,
@@ -201,14 +236,17 @@ def _typical(records: Sequence[BuildRecord], like: Side) -> Side:
         digest=like.digest,
         network=like.network,
         layers=like.layers,
-        sample=tuple(records),
+        sample=tuple(sound),
+        model=like.model,
+        rest=like.rest,
+        left_out=len(records) - len(sound),
     )
 
 
 def _read(given: Any) -> Side:
     build = getattr(given, "_build", given)
     if isinstance(build, Build):
-        return replace(_of_record(_ended(build)), sample=tuple(build.earlier))
+        return replace(_of_build(build), sample=tuple(filter(_is_sound, build.earlier)))
     if isinstance(given, Record):
         return _of_record(given)
     if isinstance(given, (str, os.PathLike)):
@@ -216,7 +254,7 @@ def _read(given: Any) -> Side:
     if isinstance(given, BuildRecord):
         return _of_history(given)
     if _are_records(given):
-        return _typical(given, _of_history(given[0]))
+        return _typical(given, _NOBODY)
     if isinstance(given, tuple) and len(given) == len(("key", "record")):
         key, record = given
         if isinstance(key, BuildKey) and isinstance(record, BuildRecord):
@@ -235,26 +273,51 @@ def _are_records(given: Any) -> bool:
 def _ended(build: Build) -> Record:
     if build.status not in FINAL:
         raise CompareError(
-            f"The build of {build.name} has not ended ({build.status}): what it takes is not known "
-            "yet.",
+            f"The build of {_shown(build.name)} has not ended ({build.status}): what it takes is "
+            "not known yet.",
             "Wait for it: build.wait(). Meanwhile build.eta_s and build.exceeded say how it stands "
             "against earlier ones.",
         )
     return make_record(build)
 
 
+def _of_build(build: Build) -> Side:
+    side = _of_record(_ended(build))
+    rest = {name: getattr(build.options, name) for name in _REST}
+    return replace(side, rest=_digest_of_rest(side, rest) or side.rest)
+
+
+def _digest_of_rest(side: Side, rest: Mapping[str, Any]) -> str | None:
+    """Give a digest of the options that are not plain, if those were the ones of the build."""
+    if side.options is None or side.digest is None:
+        return None
+    try:
+        whole: Any = SimpleNamespace(**side.options, **rest)
+        if digest_of_options(whole) != side.digest:
+            return None
+        alone: Any = SimpleNamespace(**_NOTHING, **rest)
+        return digest_of_options(alone)
+    except TypeError:  # a record's options are any plain values
+        return None
+
+
 def _of_record(record: Record) -> Side:
     result = record.result
     if result is None:
         raise CompareError(
-            f"The record of {record.name} was made while the build was {record.status}: what it "
-            "took is not known.",
+            f"The record of {_shown(record.name)} was made while the build was {record.status}: "
+            "what it took is not known.",
             "Save a record after the end.",
         )
     columns = record.path_columns
     paths: list[Path] = []
     for name, parent in zip(columns["name"], columns["parent"], strict=True):
         paths.append((name,) if parent < 0 else (*paths[parent], name))
+    times = (result.duration_s, *columns["total_s"], *columns["self_s"])
+    if not all(map(_is_time, times)):
+        raise CompareError(
+            f"The record of {_shown(record.name)} holds times that cannot be.", _FORMS
+        )
     phases = {
         path: Phase(total, itself, count)
         for path, total, itself, count in zip(
@@ -270,20 +333,48 @@ def _of_record(record: Record) -> Side:
         "device": result.device,
         "executor": record.executor,
     }
-    return Side(
+    # What the user's own code has set is not known.
+    known = record.executor != "attached"
+    side = Side(
         record.name,
         result.duration_s,
         _with_outside(phases, result.duration_s),
         {name: value for name, value in facts.items() if value},
-        {name: record.options.get(name) for name in _OPTIONS},
-        key.get("options"),
-        key.get("network"),
+        {name: record.options.get(name) for name in _OPTIONS} if known else None,
+        key.get("options") or None,
+        key.get("network") or None,
         result.layers,
         record.status,
+        model=None if record.name in _NAMELESS else record.name,
+    )
+    return replace(side, rest=_digest_of_rest(side, _NO_REST))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0.0 <= value <= _LONGEST_S
+
+
+def _is_sound(record: Any) -> bool:
+    """Say whether a ``BuildRecord``, which anybody can make, is of a build that can have been."""
+    return (
+        _is_time(record.duration_s)
+        and isinstance(record.finished_at, (int, float))
+        and math.isfinite(record.finished_at)
+        and all(
+            isinstance(path, tuple)
+            and set(map(type, path)) <= {str}
+            and _is_time(times.start_s)
+            and _is_time(times.total_s)
+            and isinstance(times.count, int)
+            and 0 <= times.count < _MOST
+            for path, times in record.phases.items()
+        )
     )
 
 
 def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
+    if not _is_sound(record):
+        raise CompareError("A build of the history holds times that cannot be.", _FORMS)
     totals = {path: times.total_s for path, times in record.phases.items() if path}
     below: dict[Path, float] = {}
     for path, total in totals.items():
@@ -306,7 +397,7 @@ def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
             "target": key.target,
             "executor": key.executor,
         }
-        layers = int(key.size["layers"]) if "layers" in key.size else None
+        layers = int(key.size["layers"]) if _is_time(key.size.get("layers")) else None
     try:
         when = datetime.fromtimestamp(record.finished_at, timezone.utc)
         name = f"{when:%Y-%m-%d %H:%M:%S} UTC"
@@ -317,8 +408,8 @@ def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
         record.duration_s,
         _with_outside(phases, record.duration_s),
         {name: value for name, value in facts.items() if value},
-        digest=key.options if key is not None else None,
-        network=key.network if key is not None else None,
+        digest=(key.options or None) if key is not None else None,
+        network=(key.network or None) if key is not None else None,
         layers=layers,
     )
 
@@ -326,3 +417,7 @@ def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
 def _with_outside(phases: dict[Path, Phase], duration_s: float) -> dict[Path, Phase]:
     rest = duration_s - sum(phase.total_s for path, phase in phases.items() if len(path) == 1)
     return {**phases, OUTSIDE: Phase(max(0.0, rest), max(0.0, rest), 1)}
+
+
+#: Stands for a build of which nothing is known but its times.
+_NOBODY: Final = Side("", 0.0, {})

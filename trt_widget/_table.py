@@ -19,6 +19,7 @@ __all__ = ["Row", "Table", "pick"]
 _MAX_DEPTH: Final = 20
 _MAX_NAME: Final = 80
 _MAX_PATH: Final = 300
+_MAX_HEAD: Final = 40
 
 _STYLE: Final = (
     ".trt-table{overflow-x:auto;max-width:100%;font:13px/1.45 system-ui,sans-serif}"
@@ -93,7 +94,7 @@ class Table:
 
     def to_html(self) -> str:
         """Give it as a fragment of HTML."""
-        heads = [f'<th scope="col">{html(head)}</th>' for head in self.heads]
+        heads = [f'<th scope="col">{html(head, _MAX_HEAD)}</th>' for head in self.heads]
         if self.bars:
             heads.insert(
                 1, f'<th scope="col" class="trt-track" aria-hidden="true">{html(self.bars)}</th>'
@@ -131,12 +132,13 @@ class Table:
             + (f" ({line(row.note, 30)})" if row.note else "")
             for row in self.rows
         ]
+        heads = [line(head, _MAX_HEAD) for head in self.heads]
         columns = [
             [head, *(line(row.cells[at], 40) for row in self.rows)]
-            for at, head in enumerate(self.heads[1:])
+            for at, head in enumerate(heads[1:])
         ]
         widths = [max(map(len, column)) for column in columns]
-        first = [self.heads[0], *names]
+        first = [heads[0], *names]
         width = max(map(len, first))
         lines = [line(self.caption, 500)]
         lines += [

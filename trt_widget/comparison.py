@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trt_widget._differences import explain, label, tree_order
+from trt_widget._differences import explain, label, merge
 from trt_widget._diverging import Bar, draw
 from trt_widget._sides import CompareError, read_sides
 from trt_widget._table import Row, Table, pick
@@ -20,6 +21,7 @@ from trt_widget.phases import PATH_SEPARATOR
 if TYPE_CHECKING:
     import pandas as pd
 
+    from trt_widget._differences import Merged
     from trt_widget._sides import Side
 
 __all__ = ["CompareError", "Comparison", "compare"]
@@ -29,6 +31,10 @@ _MOST_BARS: Final = 12
 #: Shorter bars, as a share of the longest, could not be seen; the table has them.
 _LEAST_BAR: Final = 0.005
 _MOST_ROWS: Final = 40
+#: Builds that the table has columns for, and that the sentence of the durations names.
+_MOST_BUILDS: Final = 12
+#: Letters of a whole path, which is shown on demand.
+_MAX_PATH: Final = 120
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Comparison:
     Attributes
     ----------
     names
-        What the builds are called, in their order.
+        What the builds are called, in their order: as they are shown, so in one line and not long.
     sentence
         What makes the difference. A cause is said only where the builds differ in what explains it.
     notes
@@ -51,6 +57,7 @@ class Comparison:
     sentence: str
     notes: tuple[str, ...]
     _sides: tuple[Side, ...] = field(repr=False)
+    _merged: Merged = field(repr=False)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -62,16 +69,17 @@ class Comparison:
         """
         import pandas as pd
 
-        paths = tree_order(self._sides)
+        merged = self._merged
+        paths, rows = merged.paths, range(len(merged.paths))
         columns: dict[str, list[Any]] = {
             "phase": [path[-1] if path else f"({label(path)})" for path in paths],
             "path": [PATH_SEPARATOR.join(path) or f"({label(path)})" for path in paths],
             "depth": [max(0, len(path) - 1) for path in paths],
         }
-        for side in self._sides:
-            columns[f"{side.name} total_s"] = [side.total(path) for path in paths]
-            columns[f"{side.name} self_s"] = [side.itself(path) for path in paths]
-            columns[f"{side.name} count"] = [side.count(path) for path in paths]
+        for at, name in enumerate(self.names):
+            columns[f"{name} total_s"] = [merged.total(at, row) for row in rows]
+            columns[f"{name} self_s"] = [merged.itself(at, row) for row in rows]
+            columns[f"{name} count"] = [merged.count(at, row) for row in rows]
         frame = pd.DataFrame(columns)
         if len(self._sides) == _TWO:
             first, second = (frame[f"{name} total_s"] for name in self.names)
@@ -105,8 +113,9 @@ class Comparison:
         elif kind == ".csv":
             text = self.frame.to_csv(index=False)
         else:
+            what = line(kind, 20) if kind else "a file without an ending"
             raise CompareError(
-                f"A comparison cannot be written as {kind or 'a file without an ending'}.",
+                f"A comparison cannot be written as {what}.",
                 "Let the name end in .svg (the picture), .html (all of it) or .csv (the table).",
             )
         return save_as("comparison", text.encode("utf-8", "replace"), path)
@@ -136,41 +145,41 @@ class Comparison:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _draw(self, *, alone: bool) -> str:
-        first = self._sides[0]
-        changes = []
-        for path in tree_order(self._sides):
-            changes += [
-                (side, path, side.itself(path) - first.itself(path)) for side in self._sides[1:]
-            ]
-        sizes = sorted((abs(more) for _, _, more in changes), reverse=True)[:_MOST_BARS]
-        least = max(_LEAST_BAR * sizes[0], sizes[-1]) if sizes else 0.0
-        shown = [change for change in changes if change[2] and abs(change[2]) >= least]
-        several = len(self._sides) > _TWO
-        bars = [
-            Bar(
-                f"{side.name}: {label(path)}" if several else label(path),
-                PATH_SEPARATOR.join(path) or label(path),
-                first.itself(path),
-                side.itself(path),
-            )
-            for side, path, _ in shown
+        merged, names = self._merged, self.names
+        changes = [
+            (merged.itself(side, row) - merged.itself(0, row), row, side)
+            for row in range(len(merged.paths))
+            for side in range(1, len(names))
         ]
-        name = first.name
-        words = f"Time of each phase itself, compared with {name}. {self.sentence}"
-        return draw(bars, words, (f"less than {name}", f"more than {name}"), alone=alone)
+        longest = nlargest(_MOST_BARS, changes, key=lambda change: abs(change[0]))
+        least = _LEAST_BAR * abs(longest[0][0])
+        several = len(names) > _TWO
+        bars = []
+        for more, row, side in sorted(longest, key=lambda change: change[1:]):
+            if not more or abs(more) < least:
+                continue
+            path = merged.paths[row]
+            bars.append(
+                Bar(
+                    f"{line(names[side], 16)}: {label(path)}" if several else label(path),
+                    _whole(path),
+                    merged.itself(0, row),
+                    merged.itself(side, row),
+                )
+            )
+        words = f"Time of each phase itself, compared with {names[0]}. {self.sentence}"
+        return draw(bars, words, (f"less than {names[0]}", f"more than {names[0]}"), alone=alone)
 
     def _table(self) -> Table:
-        sides, paths = self._sides, tree_order(self._sides)
-        two = len(sides) == _TWO
-        totals = [[side.total(path) for side in sides] for path in paths]
-        row_of = {path: row for row, path in enumerate(paths)}
-        parents = [row_of[path[:-1]] if len(path) > 1 else -1 for path in paths]
+        merged, paths, sides = self._merged, self._merged.paths, self._columns()
+        two = len(self.names) == _TWO
+        totals = [[merged.total(side, row) for side in sides] for row in range(len(paths))]
         # A phase with a large difference first; among equals one that takes long.
         weights = [max(row) - min(row) + 1e-3 * max(row) for row in totals]
         rows = []
-        for at in pick(weights, parents, _MOST_ROWS):
+        for at in pick(weights, merged.parents, _MOST_ROWS):
             path, times = paths[at], totals[at]
-            counts = [side.count(path) for side in sides]
+            counts = [merged.count(side, at) for side in sides]
             cells = [duration(time) if n else "none" for time, n in zip(times, counts, strict=True)]
             if two:
                 more = times[1] - times[0]
@@ -178,23 +187,33 @@ class Comparison:
                 cells.append(f"{times[1] / times[0]:.2f}" if times[0] > 0 else "none")
             same = len(set(counts)) == 1
             cells.append(f"{counts[0]:,}" if same else " → ".join(f"{n:,}" for n in counts))
-            rows.append(
-                Row(
-                    label(path),
-                    max(0, len(path) - 1),
-                    tuple(cells),
-                    PATH_SEPARATOR.join(path),
-                )
+            rows.append(Row(label(path), max(0, len(path) - 1), tuple(cells), _whole(path)))
+        names = [self.names[side] for side in sides]
+        heads = ("Phase", *names, *(("Difference", "Ratio") if two else ()), "Count")
+        more_rows, more_builds = len(paths) - len(rows), len(self.names) - len(sides)
+        notes = []
+        if more_rows:
+            notes.append(
+                f"+{more_rows:,} phases that differ less; the DataFrame (frame) has them all."
             )
-        more_rows = len(paths) - len(rows)
-        heads = ("Phase", *self.names, *(("Difference", "Ratio") if two else ()), "Count")
-        rest = f"+{more_rows:,} phases that differ less; the DataFrame (frame) has them all."
-        return Table(
-            f"Time of each phase: {', '.join(self.names)}",
-            heads,
-            rows,
-            notes=(rest,) if more_rows else (),
-        )
+        if more_builds:
+            notes.append(
+                f"+{more_builds:,} builds that differ less from the first one; the DataFrame "
+                "(frame) has them all."
+            )
+        return Table(f"Time of each phase: {', '.join(names)}", heads, rows, notes=tuple(notes))
+
+    def _columns(self) -> list[int]:
+        """Give the builds that the table shows: the first, and those that differ most from it."""
+        lengths = [side.duration_s for side in self._sides]
+        others = range(1, len(lengths))
+        most = nlargest(_MOST_BUILDS - 1, others, key=lambda side: abs(lengths[side] - lengths[0]))
+        return [0, *sorted(most)]
+
+
+def _whole(path: tuple[str, ...]) -> str:
+    # Not joined before it is cut: of a deep one that would be a long text.
+    return line(PATH_SEPARATOR.join(path[:_MAX_PATH]), _MAX_PATH) if path else label(path)
 
 
 def compare(*builds: Any, names: Any = None) -> Comparison:
@@ -228,16 +247,19 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
     'Timing tactics took 41.0 s longer: the timing cache was cold.'
     """
     sides = tuple(read_sides(builds, names))
-    totals = "; ".join(f"{side.name}: {duration(side.duration_s)}" for side in sides)
+    more = len(sides) - _MOST_BUILDS
+    totals = [f"{side.name}: {duration(side.duration_s)}" for side in sides[:_MOST_BUILDS]]
+    totals += [f"and {more:,} more"] if more > 0 else []
+    merged = merge(sides)
     if len(sides) == _TWO:
-        sentence, notes = explain(*sides)
+        sentence, notes = explain(*sides, merged=merged)
     else:
         ordered = sorted(sides, key=lambda side: side.duration_s)
         fastest, slowest = ordered[0], ordered[-1]
-        lead = f"{line(slowest.name, 60)} took longest, {line(fastest.name, 60)} least: "
+        lead = f"{slowest.name} took longest, {fastest.name} least: "
         sentence, notes = explain(fastest, slowest, lead)
-    notes = [f"{totals}.", *notes]
-    return Comparison(tuple(side.name for side in sides), sentence, tuple(notes), sides)
+    notes = [f"{'; '.join(totals)}.", *notes]
+    return Comparison(tuple(side.name for side in sides), sentence, tuple(notes), sides, merged)
 
 
 _STYLE: Final = (

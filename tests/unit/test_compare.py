@@ -7,7 +7,9 @@ import json
 import math
 import random
 import re
+import time
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -16,8 +18,11 @@ import pytest
 from tests import models
 from tests.unit.test_timings import HOSTILE, Reader
 from trt_widget import Build, BuildWidget, RecordError
+from trt_widget._differences import explain
+from trt_widget._sides import OUTSIDE, Phase, Side
 from trt_widget.comparison import CompareError, Comparison, compare
 from trt_widget.history import BuildKey, BuildRecord, PhaseTimes
+from trt_widget.identity import digest_of_options
 from trt_widget.record import Record
 
 if TYPE_CHECKING:
@@ -67,12 +72,184 @@ def scattered(spread: float, count: int = 8) -> list[BuildRecord]:
 # ---- the sentence -------------------------------------------------------------------------------
 
 
+def side(
+    seconds: float, phase: str = "Timing tactics", *, outside: float = 1.0, **given: Any
+) -> Side:
+    """Give a build of which all is known that a comparison can know; ``given`` says what not."""
+    phases = {
+        (ROOT,): Phase(seconds + 2.0, 2.0, 1),
+        (ROOT, phase): Phase(seconds, seconds, 3),
+        OUTSIDE: Phase(outside, outside, 1),
+    }
+    facts = {"timing_cache": "warm", "version": "10.13", "target": "H200", "executor": "process"}
+    facts |= given.pop("facts", {})
+    all_of_it = {
+        "options": {"optimization_level": None, "workspace": None},
+        "digest": "digest",
+        "rest": "rest",
+        "network": "network",
+        "model": "a.onnx",
+        **given,
+    }
+    name = str(all_of_it.pop("name", "one"))
+    return Side(name, seconds + 2.0 + outside, phases, facts, **all_of_it)
+
+
+def known(first: Side) -> Side:
+    """Give it with eight earlier builds, which scatter by some tenths of a second."""
+    times = [first.phases[ROOT, "Timing tactics"].total_s + at / 20 for at in range(8)]
+    return dataclasses.replace(first, sample=tuple(build(Timing_tactics=time) for time in times))
+
+
+COLD = {"timing_cache": "cold"}
+LEVEL_4 = {"optimization_level": 4, "workspace": None}
+
+
 def test_the_sentence_of_the_cold_cache() -> None:
-    made = compare(
-        pair("warm", Cloning=2.0, Timing_tactics=3.0),
-        pair("cold", Cloning=2.0, Timing_tactics=44.0),
-    )
-    assert made.sentence == "Timing tactics took 41.0 s longer: the timing cache was cold."
+    """It is a fact where all else is known to be the same and so much is more than chance."""
+    sentence, notes = explain(known(side(3.0)), side(44.0, facts=COLD))
+    assert sentence == "Timing tactics took 41.0 s longer: the timing cache was cold."
+    assert notes == ["That is more than the usual scatter of 8 earlier builds."]
+    level = side(44.0, options=LEVEL_4, digest="other")
+    sentence, _ = explain(known(side(3.0)), level)
+    assert sentence == "Timing tactics took 41.0 s longer: optimization_level was 4 instead of 3."
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (side(3.0), side(44.0, facts=COLD)),  # no earlier builds
+        # Something is not known that could differ.
+        *(
+            (known(side(3.0, **gap)), side(44.0, facts=COLD, **gap))
+            for gap in ({"digest": None, "rest": None}, {"network": None})
+        ),
+        *(
+            (known(side(3.0, facts={name: ""})), side(44.0, facts=COLD))
+            for name in ("version", "target", "executor")
+        ),
+    ],
+)
+def test_a_cause_is_not_claimed_as_a_fact(first: Side, second: Side) -> None:
+    words = "took 41.0 s longer, perhaps because the timing cache was cold."
+    assert explain(first, second)[0].endswith(words)
+
+
+OTHERS = "other options (profiles, configure=)"
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [
+        # Also the GPU, the version and the level.
+        (
+            {
+                "facts": {**COLD, "target": "T4", "version": "10.16"},
+                "options": LEVEL_4,
+                "digest": "other",
+            },
+            "TensorRT (10.13 → 10.16), target (H200 → T4), timing cache (warm → cold), optim",
+        ),
+        ({"facts": {**COLD, "executor": "thread"}}, "executor (process → thread), timing cache"),
+        # Also the profiles.
+        ({"facts": COLD, "digest": "other", "rest": "other"}, f"(warm → cold), {OTHERS}."),
+        (
+            {"options": LEVEL_4, "digest": "other", "rest": "other"},
+            f"optimization_level (default → 4), {OTHERS}.",
+        ),
+        # Whether also the profiles do cannot be told from two digests.
+        (
+            {"options": LEVEL_4, "digest": "other", "rest": None},
+            f"optimization_level (default → 4), perhaps {OTHERS}.",
+        ),
+        # The profiles alone.
+        ({"digest": "other", "rest": "other"}, f"; the builds differ in {OTHERS}."),
+        ({"digest": "other", "rest": None}, f"; the builds differ in {OTHERS}."),
+        ({"facts": COLD, "digest": "other", "options": None}, "cold), options (not the same)."),
+    ],
+)
+def test_where_more_differs_there_is_no_cause(given: dict[str, Any], listed: str) -> None:
+    for first in (side(3.0), known(side(3.0))):
+        sentence, _ = explain(first, side(44.0, **given))
+        assert sentence.startswith("Timing tactics took 41.0 s longer; the builds differ in ")
+        assert listed in sentence
+        assert "because" not in sentence
+
+
+def test_time_outside_of_phases_has_no_cause() -> None:
+    for given in ({"options": LEVEL_4, "digest": "other"}, {"facts": COLD}):
+        sentence, _ = explain(known(side(3.0)), side(3.0, outside=55.0, **given))
+        assert sentence.startswith("What is outside of TensorRT's phases took 54.0 s longer; the ")
+
+
+@pytest.mark.parametrize(
+    ("phase", "timed"),
+    [
+        ("Timing graph nodes", True),
+        ("Finding fastest tactic for /encoder/MatMul", True),
+        ("Optimizing /encoder/fine_tuning_head/MatMul", False),
+        ("/profile/timing/tactic", False),
+        ("My Timing tactics", False),
+        ("Cloning network graph", False),
+    ],
+)
+def test_only_tensorrts_own_names_tell_of_timing(phase: str, timed: bool) -> None:
+    sentence, _ = explain(side(3.0, phase), side(44.0, phase, facts=COLD))
+    assert (", perhaps because the timing cache was cold." in sentence) is timed
+    assert ("; the builds differ in timing cache (warm → cold)." in sentence) is not timed
+
+
+def test_another_phase_that_shrank_has_not_the_same_cause() -> None:
+    cold = {**COLD, "version": "10.13"}
+    first, second = side(3.0), side(44.0, facts=cold)
+    cloning = (ROOT, "Cloning")
+    first = dataclasses.replace(first, phases={**first.phases, cloning: Phase(30.0, 30.0, 1)})
+    sentence, _ = explain(first, second)
+    assert sentence.startswith("Timing tactics took 41.0 s longer, Cloning took 30.0 s less; the ")
+
+
+def test_networks_that_are_not_known_are_not_taken_for_the_same() -> None:
+    first = side(3.0, network=None, model="a.onnx")
+    second = side(44.0, network=None, model="b.onnx", facts=COLD)
+    for other in (second, dataclasses.replace(second, network="network")):
+        sentence, notes = explain(known(first), other)
+        assert sentence == (
+            "Timing tactics took 41.0 s longer; the builds differ in timing cache (warm → cold)."
+        )
+        assert notes == ["Whether a.onnx and b.onnx are the same network is not known."]
+    # Without names neither.
+    for given in ({"model": None}, {"model": "a.onnx", "layers": 7}):
+        one = dataclasses.replace(first, model=None)
+        sentence, _ = explain(one, dataclasses.replace(second, **given))
+        assert "because" not in sentence
+    # With the same name they may be.
+    sentence, _ = explain(first, dataclasses.replace(second, model="a.onnx"))
+    assert sentence.endswith(", perhaps because the timing cache was cold.")
+    # Another number of layers tells, but not of two versions of TensorRT.
+    few, many = (dataclasses.replace(given, layers=n) for given, n in ((first, 3), (second, 9)))
+    assert explain(few, many)[0].startswith("Different networks (one, 3 layers and one, 9 layers)")
+    newer = dataclasses.replace(many, facts={**many.facts, "version": "11.4"}, model="a.onnx")
+    assert explain(few, newer)[0].startswith("Timing tactics took 41.0 s longer; the builds ")
+
+
+def test_what_is_not_usual_is_told_before_what_is() -> None:
+    def some(timing: float, cloning: float) -> BuildRecord:
+        return build(Timing_tactics=timing, Cloning=cloning)
+
+    earlier = [some(10.0 + 4 * (at % 2), 5.0 + at / 100) for at in range(8)]
+    made = compare(earlier, some(16.0, 1.5))
+    assert re.fullmatch(r"Cloning took 3\.\d\d s less\.", made.sentence)
+    assert "usual" not in made.sentence
+    assert "That is more than the usual scatter of 8 earlier builds." in made.notes
+    alone = compare(earlier, some(16.0, 5.0))
+    assert re.fullmatch(r"Timing tactics took .* s longer, which is within .*", alone.sentence)
+
+
+def test_a_cause_that_is_not_certain_is_no_fact() -> None:
+    cold = pair("cold", Cloning=2.0, Timing_tactics=44.0)
+    made = compare(pair("warm", Cloning=2.0, Timing_tactics=3.0), cold)
+    perhaps = "Timing tactics took 41.0 s longer, perhaps because the timing cache was cold."
+    assert made.sentence == perhaps
     assert made.names == ("build 1", "build 2")
     totals, chance = made.notes
     assert totals == "build 1: 6.00 s; build 2: 47.0 s."
@@ -82,11 +259,15 @@ def test_the_sentence_of_the_cold_cache() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "ending"),
     [
-        (pair("cold", Timing_tactics=44.0), pair("warm", Timing_tactics=3.0), "cache was warm."),
+        (
+            pair("cold", Timing_tactics=44.0),
+            pair("warm", Timing_tactics=3.0),
+            ", perhaps because the timing cache was warm.",
+        ),
         (
             pair("warm", Timing_tactics=3.0),
             pair("none", Timing_tactics=44.0),
-            "there was no timing cache.",
+            ", perhaps because there was no timing cache.",
         ),
     ],
 )
@@ -106,7 +287,7 @@ def test_other_states_of_the_cache(first: Any, second: Any, ending: str) -> None
 )
 def test_a_cache_that_explains_nothing_is_no_cause(first: Any, second: Any) -> None:
     sentence = compare(first, second).sentence
-    assert ": the timing cache was" not in sentence
+    assert "the timing cache was" not in sentence
     assert " took 41.0 s longer" in sentence
 
 
@@ -296,27 +477,48 @@ def test_records_and_their_paths(tmp_path: Path) -> None:
         assert list(made.frame["phase"][:2]) == [ROOT, "Timing"]
 
 
+def own(**options: Any) -> Record:
+    """Give a record of a build of ours, with the key that it has in the history."""
+    kept = {"flags": [], "strongly_typed": True, "network_flags": [], "optimization_level": None}
+    kept |= {"workspace": None, "device": None, "target": [], **options}
+    rest: dict[str, Any] = {"profiles": (), "plugins": (), "configure": None, "config": None}
+    digest = digest_of_options(SimpleNamespace(**kept, **rest))  # type: ignore[arg-type]  # what it reads of them
+    key = dataclasses.replace(KEY, options=digest)
+    return dataclasses.replace(
+        record(), executor="thread", options=kept, key=dataclasses.asdict(key)
+    )
+
+
+def slower(of: Record) -> Record:
+    assert of.result is not None
+    columns = {**of.path_columns, "total_s": [9.0, 9.0], "self_s": [0.0, 9.0]}
+    return dataclasses.replace(
+        of, path_columns=columns, result=dataclasses.replace(of.result, duration_s=9.0)
+    )
+
+
 def test_options_of_records_that_differ() -> None:
-    one, two = record(), record()
-    options = {**two.options, "optimization_level": 5}
-    slow = dataclasses.replace(
-        two,
-        options=options,
-        path_columns={**two.path_columns, "total_s": [9.0, 9.0], "self_s": [0.0, 9.0]},
-        result=dataclasses.replace(two.result, duration_s=9.0),  # type: ignore[type-var]
-    )
-    assert compare(one, slow).sentence == (
-        "Timing took 9.00 s longer: optimization_level was 5 instead of 3."
-    )
-    none = dataclasses.replace(one, options={**one.options, "optimization_level": 0})
-    assert compare(none, slow).sentence == (
-        "Timing took 9.00 s longer: optimization_level was 5 instead of 0."
-    )
+    usual, low, high = own(), own(optimization_level=0), own(optimization_level=5)
+    words = "Timing took 9.00 s longer"
+    because = f"{words}, perhaps because optimization_level was 5 instead of"
+    assert compare(usual, slower(high)).sentence == f"{because} 3."
+    assert compare(low, slower(high)).sentence == f"{because} 0."
     # The other way round it explains nothing, and is only listed.
-    fast = dataclasses.replace(one, options=options)
-    again = dataclasses.replace(slow, options=one.options)
-    assert compare(fast, again).sentence == (
-        "Timing took 9.00 s longer; the builds differ in optimization_level (5 → default)."
+    differ = f"{words}; the builds differ in optimization_level"
+    assert compare(high, slower(usual)).sentence == f"{differ} (5 → default)."
+    # With profiles on one side the digest cannot be made of what is plain.
+    assert high.key is not None
+    profiles = dataclasses.replace(high, key={**high.key, "options": "of profiles as well"})
+    assert compare(usual, slower(profiles)).sentence == f"{differ} (default → 5), perhaps {OTHERS}."
+    profiles = dataclasses.replace(usual, key={**high.key, "options": "of profiles as well"})
+    assert compare(usual, slower(profiles)).sentence == f"{words}; the builds differ in {OTHERS}."
+
+
+def test_options_of_builds_that_the_users_code_ran_are_not_known() -> None:
+    level = dataclasses.replace(record(), executor="thread", options={"optimization_level": 5})
+    sentence = compare(record(), slower(level)).sentence
+    assert (
+        sentence == "Timing took 9.00 s longer; the builds differ in executor (attached → thread)."
     )
 
 
@@ -413,6 +615,134 @@ def test_a_comparison_of_many_phases_is_small() -> None:
     assert "+1,962 phases that differ less" in bundle["text/html"]
     assert made.svg.count("<rect") == 2 * 12
     assert "phase 1999" in made.svg
+
+
+def test_equal_differences_are_cut_too() -> None:
+    first = build(**{f"phase_{at}": 1.0 for at in range(2_000)})
+    second = build(**{f"phase_{at}": 2.0 for at in range(2_000)})
+    made = compare(first, second)
+    assert made.svg.count("<rect") == 2 * 12
+    assert len(made._repr_html_()) < 40_000
+    several = compare(first, second, second, first, second)
+    assert several.svg.count("<rect") == 2 * 12
+
+
+@pytest.mark.parametrize("sign", ["'", "😀", "\0"])
+def test_it_is_small_whatever_is_compared(sign: str) -> None:
+    """Names that are as long as can be, escaped with six letters or of four bytes, many builds."""
+
+    def one(seconds: float) -> BuildRecord:
+        phases, path = {}, ()
+        for at in range(100):
+            path = (*path, f"{sign * 5_000}{at}")
+            phases[path] = PhaseTimes(0.0, 1.0, seconds + at, 2**62)
+        return BuildRecord(1_000.0 + seconds, phases, 0.0)
+
+    names = [f"{sign * 5_000}{at}" for at in range(200)]
+    for count in (2, 200):
+        made = compare(*(one(at * 30.0) for at in range(count)), names=names[:count])
+        assert len(made._repr_html_().encode()) < 100_000
+        assert len(made.svg.encode()) < 50_000
+        assert len(repr(made)) < 30_000
+        assert len(made.sentence) + len("".join(made.notes)) < 3_000
+    assert "+188 builds that differ less from the first one" in repr(made)
+    assert "; and 188 more." in made.notes[0]
+    assert len(made.frame.columns) == 3 + 3 * 200
+
+
+def test_names_are_cleaned_wherever_they_are_shown() -> None:
+    names = ["\x1b[31mred\nline\u202e", "b" * 50_000, "b" * 50_000 + "c"]
+    stopped = dataclasses.replace(side(44.0), name=names[0], status="failed", layers=2)
+    other = side(3.0, name=names[1], network="b", layers=1)
+    shown = [*explain(other, stopped)[1], explain(other, stopped)[0]]
+    for count in (2, 3):
+        made = compare(*(build(Timing=10.0 * at) for at in range(count)), names=names[:count])
+        assert len(set(made.names)) == count
+        shown += [*made.names, made.sentence, *made.notes, *made.frame.columns]
+        shown += [made.svg, *repr(made).split("\n"), made._repr_html_()]
+        assert len(repr(made)) < 3_000
+    named = [dataclasses.replace(record(), name=name) for name in names[:2]]
+    shown += compare(*named).names
+    for text in shown:
+        assert text.isprintable()
+        assert "b" * 61 not in text
+    with pytest.raises(CompareError) as caught:
+        compare(dataclasses.replace(record(), name=names[0], result=None), build(Timing=1.0))
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_deep_tree_takes_no_long_time() -> None:
+    """As deep as a saved record may be; once it took minutes."""
+
+    def deep(seconds: float) -> Record:
+        one, many = record(), 4_000
+        columns = {name: [column[0]] * many for name, column in one.path_columns.items()}
+        columns["name"] = [f"phase {at}" for at in range(many)]
+        columns["parent"] = list(range(-1, many - 1))
+        columns["total_s"] = [seconds + many - at for at in range(many)]
+        return dataclasses.replace(one, path_columns=columns)
+
+    first, second = deep(1.0), deep(2.0)
+    started = time.monotonic()
+    made = compare(first, second)
+    assert "phase 3999" in made.sentence
+    assert len(repr(made)) + len(made._repr_html_()) < 40_000
+    assert time.monotonic() - started < 60.0
+
+
+# ---- times that cannot be -----------------------------------------------------------------------
+
+BAD = [math.nan, math.inf, -math.inf, -1.0, 1e300, 10**400, "1", None]
+
+
+def broken(bad: Any) -> list[BuildRecord]:
+    """Give builds of the history each with that instead of one of its numbers."""
+    one = build(Timing=5.0)
+    kept = one.phases[ROOT, "Timing"]
+    return [
+        dataclasses.replace(one, duration_s=bad),
+        *(
+            dataclasses.replace(
+                one, phases={**one.phases, (ROOT, "Timing"): dataclasses.replace(kept, **change)}
+            )
+            for change in ({"total_s": bad}, {"start_s": bad}, {"count": bad})
+        ),
+        *([dataclasses.replace(one, finished_at=bad)] if bad not in {-1.0, 1e300, 10**400} else []),
+        dataclasses.replace(one, phases={(ROOT, bad): kept, 7: kept}),  # type: ignore[dict-item]  # on purpose
+    ]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_times_that_cannot_be_are_refused(bad: Any) -> None:
+    good = build(Timing=5.0)
+    for given in broken(bad):
+        for sides in ((given, good), (good, given), ((KEY, given), good), ([given], good)):
+            with pytest.raises(CompareError, match=r"holds? times that cannot be"):
+                compare(*sides)
+        with pytest.raises(CompareError, match=r"is one build only\. The times of the others"):
+            compare([good, given])
+    strange = slower(record())
+    assert strange.result is not None
+    for columns in ({"total_s": [9.0, bad]}, {"self_s": [bad, 9.0]}):
+        given = dataclasses.replace(strange, path_columns={**strange.path_columns, **columns})
+        with pytest.raises(CompareError, match="The record of mine holds times that cannot be"):
+            compare(given, good)
+    result = dataclasses.replace(strange.result, duration_s=bad)
+    with pytest.raises(CompareError, match="The record of mine holds times that cannot be"):
+        compare(good, dataclasses.replace(strange, result=result))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_earlier_builds_whose_times_cannot_be_are_left_out(bad: Any) -> None:
+    given = broken(bad)
+    made = compare([*scattered(0.1), *given], build(Cloning=2.0, Timing_tactics=40.0))
+    assert made.sentence.startswith("Timing tactics took ")
+    assert "That is more than the usual scatter of 8 earlier builds." in made.notes
+    assert made.notes[-1] == (
+        f"{len(given)} earlier builds hold times that cannot be, and are left out."
+    )
+    alone = compare([*scattered(0.1), given[0]])
+    assert alone.notes[-1] == "1 earlier build holds times that cannot be, and are left out."
 
 
 def test_it_is_shown_as_text() -> None:
