@@ -20,7 +20,7 @@ from trt_widget._text import duration, html, line
 from trt_widget.trace import lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from trt_widget.record import Record
 
@@ -138,6 +138,8 @@ class Icicle:
         self._lanes = lanes(record)
         self.silent = silences(record)
         self._rows, self._places = self._levels()
+        self._merged: list[list[_Box]] = []
+        self._tints: dict[int, int] = {}
         self.words = self._describe()
 
     # ------------------------------------------------------------------ as SVG
@@ -171,11 +173,7 @@ class Icicle:
 
     def _draw(self, most: int, letters: int, *, titles: bool, style: str = "") -> str:
         record, rows = self._record, len(self._places)
-        narrow = 1.0
-        boxes = self._boxes(narrow)
-        while len(boxes) > max(most, rows) and narrow < 2 * _WIDTH:
-            narrow *= 2
-            boxes = self._boxes(narrow)
+        boxes = self._boxes(max(most, rows))
         if not boxes and not style:
             return ""
         height = _TOP + max(1, rows) * _ROW + 2
@@ -211,13 +209,23 @@ class Icicle:
         row_of = {place: row for row, place in enumerate(used)}
         return [row_of.get(place, -1) for place in places], row_of
 
-    def _boxes(self, narrow: float) -> list[_Box]:
-        """Give boxes so that none narrower than ``narrow`` units stands alone beside another."""
+    def _boxes(self, most: int) -> list[_Box]:
+        """Give boxes, not more than ``most`` if that can be had."""
+        narrow = 1.0
+        for level in range(math.ceil(math.log2(_WIDTH)) + 2):
+            if level == len(self._merged):
+                self._merged.append(_merge(self._merged[-1] if level else self._singles(), narrow))
+            if len(self._merged[level]) <= most:
+                break
+            narrow *= 2
+        return self._merged[level]
+
+    def _singles(self) -> Iterator[_Box]:
+        """Yield a box for every instance that has a row."""
         columns, now = self._record.span_columns, self._record.now_s
-        names = self._record.path_columns["name"]
+        numbers: dict[str, int] = {}
+        names = [numbers.setdefault(n, len(numbers)) for n in self._record.path_columns["name"]]
         scale = _WIDTH / now if now > 0 else 0.0
-        pending: dict[int, _Box] = {}
-        boxes: list[_Box] = []
         spans = zip(
             self._rows,
             columns["start_s"],
@@ -227,24 +235,9 @@ class Icicle:
             strict=True,
         )
         for row, start_s, end_s, path, status in spans:
-            if row < 0:
-                continue
-            start, end = start_s * scale, (now if end_s is None else end_s) * scale
-            before = pending.get(row)
-            if end - start >= narrow:
-                pending.pop(row, None)
-                boxes.append(_Box(row, start, end, path, status, busy=end - start))
-            elif before is not None and start - before.end <= narrow:
-                before.end = max(before.end, end)
-                before.count += 1
-                before.busy += end - start
-                before.mixed |= names[path] != names[before.path]
-                if status != "done":
-                    before.status = status
-            else:
-                pending[row] = _Box(row, start, end, path, status, busy=end - start)
-                boxes.append(pending[row])
-        return boxes
+            if row >= 0:
+                start, end = start_s * scale, (now if end_s is None else end_s) * scale
+                yield _Box(row, start, end, path, names[path], status, end - start)
 
     def _box(self, box: _Box, most: int, *, titles: bool) -> tuple[str, str]:
         """Draw one box, and its name where there is room."""
@@ -262,7 +255,9 @@ class Icicle:
                 said = f"{name}: {times}{lasted} in all"
             said += "" if box.status == "done" else f" ({box.status})"
             said = f"<title>{escape(said)}</title>"
-        tint = _tint(raw)
+        tint = self._tints.get(box.path)
+        if tint is None:
+            tint = self._tints[box.path] = _tint(raw)
         mark, fill = ("m", _MIXED) if box.mixed else (str(tint), _TINTS[tint])
         edge = ""
         if box.status in _EDGES:
@@ -328,18 +323,59 @@ class Icicle:
         return text
 
 
-@dataclass
 class _Box:
-    """One rectangle: an instance, or several that are too narrow one by one."""
+    """One rectangle: an instance, or several that are too narrow one by one.
 
-    row: int
-    start: float
-    end: float
-    path: int
-    status: str
-    count: int = 1
-    busy: float = 0.0
-    mixed: bool = False
+    ``name`` is a number that equal names share, and ``busy`` what the instances take of its width.
+    """
+
+    __slots__ = ("busy", "count", "end", "mixed", "name", "path", "row", "start", "status")
+
+    def __init__(  # noqa: PLR0917 - a hundred thousand of them, private
+        self, row: int, start: float, end: float, path: int, name: int, status: str, busy: float
+    ) -> None:
+        self.row = row
+        self.start = start
+        self.end = end
+        self.path = path
+        self.name = name
+        self.status = status
+        self.busy = busy
+        self.count = 1
+        self.mixed = False
+
+    def copy(self) -> _Box:
+        """Give another one like it."""
+        other = _Box(self.row, self.start, self.end, self.path, self.name, self.status, self.busy)
+        other.count, other.mixed = self.count, self.mixed
+        return other
+
+
+def _merge(boxes: Iterable[_Box], narrow: float) -> list[_Box]:
+    """Merge boxes so that none narrower than ``narrow`` units stands alone beside another.
+
+    What is merged already consists of narrower ones. The given boxes stay as they are.
+    """
+    pending: dict[int, _Box] = {}
+    merged: list[_Box] = []
+    for box in boxes:
+        row = box.row
+        if box.count == 1 and box.end - box.start >= narrow:
+            pending.pop(row, None)
+            merged.append(box)
+            continue
+        before = pending.get(row)
+        if before is not None and box.start - before.end <= narrow:
+            before.end = max(before.end, box.end)
+            before.count += box.count
+            before.busy += box.busy
+            before.mixed |= box.mixed or box.name != before.name
+            if box.status != "done":
+                before.status = box.status
+        else:
+            pending[row] = box.copy()
+            merged.append(pending[row])
+    return merged
 
 
 def _tint(name: str) -> int:

@@ -14,6 +14,7 @@ import json
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -249,26 +250,38 @@ class Record:
 
     def silent_spans(self) -> list[int]:
         """Give the instance of each silence: its row among the instances, -1 if it was not kept."""
+        return list(self._silent_spans)
+
+    @cached_property
+    def _silent_spans(self) -> list[int]:
         if self.silence_columns is None:
             return []
         silent, spans = self.silence_columns, self.span_columns
-        found: dict[int, tuple[list[float], list[int]]] = {
+        paths, starts, ends = spans["path"], spans["start_s"], spans["end_s"]
+        # Of each path those instances of which no later one ends later, the last to end first: who
+        # was innermost at a time is among them.
+        open_of: dict[int, tuple[list[float], list[int]]] = {
             path: ([], []) for path in silent["path"]
         }
-        for row, path in enumerate(spans["path"]):
-            if path in found:
-                starts, rows = found[path]
-                starts.append(spans["start_s"][row])
-                rows.append(row)
-        ends = spans["end_s"]
-        instances = []
-        columns = zip(silent["path"], silent["start_s"], silent["end_s"], strict=True)
-        for path, start, end in columns:
-            starts, rows = found[path]
-            earlier = reversed(rows[: bisect_right(starts, start)])
-            around = (row for row in earlier if ends[row] is None or ends[row] >= end)
-            instances.append(next(around, -1))
-        return instances
+        found = [-1] * len(silent["path"])
+        row = 0
+        for index in sorted(range(len(found)), key=silent["start_s"].__getitem__):
+            while row < len(paths) and starts[row] <= silent["start_s"][index]:
+                if paths[row] in open_of:
+                    # Negative, as what is searched by halves has to grow.
+                    until = -math.inf if ends[row] is None else -ends[row]
+                    untils, rows = open_of[paths[row]]
+                    while untils and untils[-1] >= until:
+                        untils.pop()
+                        rows.pop()
+                    untils.append(until)
+                    rows.append(row)
+                row += 1
+            untils, rows = open_of[silent["path"][index]]
+            last = bisect_right(untils, -silent["end_s"][index]) - 1
+            if last >= 0:
+                found[index] = rows[last]
+        return found
 
     # ------------------------------------------------------------------ as data
 

@@ -135,6 +135,10 @@ def wide_and_deep(depth: int = 40, spans: int = 100_000) -> Record:
     return record_of(events)
 
 
+#: A build in which nothing happened.
+EMPTY = record_of([])
+
+
 def same(record: Record, other: Build | Record) -> None:
     """Assert that two show the same tables and the same result."""
     for name in ("timings", "spans", "log"):
@@ -448,6 +452,64 @@ def test_silences_and_what_is_known_of_the_network_and_the_time(tmp_path: Path) 
     assert read.key is not None
     assert BuildKey(**read.key) == key
     assert read.key["size"] == {"layers": 3.0}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(0, 9) | st.none())),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 9))),
+)
+def test_the_instance_that_was_silent_is_the_latest_around_it(
+    instances: list[tuple[int, int, int | None]], silences: list[tuple[int, int, int]]
+) -> None:
+    instances.sort(key=lambda instance: instance[1])
+    ends = [None if lasts is None else start + lasts for _, start, lasts in instances]
+    spans = {
+        "path": [path for path, *_ in instances],
+        "start_s": [start for _, start, _ in instances],
+        "end_s": ends,
+    }
+    silent = {
+        "path": [path for path, *_ in silences],
+        "start_s": [start for _, start, _ in silences],
+        "end_s": [start + lasts for _, start, lasts in silences],
+    }
+    record = dataclasses.replace(EMPTY, span_columns=spans, silence_columns=silent)
+    expected = [
+        max(
+            (
+                row
+                for row, ((other, began, _), end) in enumerate(zip(instances, ends, strict=True))
+                if other == path and began <= start and (end is None or end >= start + lasts)
+            ),
+            default=-1,
+        )
+        for path, start, lasts in silences
+    ]
+    assert record.silent_spans() == expected
+    record.silent_spans().clear()
+    assert record.silent_spans() == expected
+
+
+def busy_and_silent() -> Record:
+    """Give the record of a build whose silences came after more instances than are kept."""
+    events: list[Event] = [PhaseStarted(0.0, "root", None, 100)]
+    starts = tuple(0.01 * index for index in range(MAX_SPANS))
+    ends = tuple(start + 0.008 for start in starts)
+    numbers = (0,) * len(starts)
+    name = "Measuring tactic time"
+    events.append(PhasesCompleted(ends[-1], name, "root", 0, starts, ends, numbers, numbers))
+    now = ends[-1]
+    for _ in range(1_000):
+        events += [PhaseStarted(now + 0.1, name, "root", 1), PhaseFinished(now + 1.6, name)]
+        now += 1.6
+    return record_of([*events, PhaseFinished(now, "root")])
+
+
+def test_silences_after_more_instances_than_are_kept() -> None:
+    record = busy_and_silent()
+    begin = time.process_time()
+    assert record.silent_spans() == [-1] * 1_000
+    assert time.process_time() - begin < 2  # 0.1 s
 
 
 def test_a_record_of_an_older_writer() -> None:

@@ -11,7 +11,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.unit.test_record import HOSTILE, hostile_record, record_of, wide_and_deep
+from tests.unit.test_record import (
+    HOSTILE,
+    busy_and_silent,
+    hostile_record,
+    record_of,
+    wide_and_deep,
+)
 from trt_widget._timing_cache import cache_facts
 from trt_widget.errors import BuildCrashed
 from trt_widget.events import (
@@ -406,6 +412,15 @@ def test_a_hundred_thousand_phases(name: str) -> None:
     assert len(boxes(page)) >= 40
     assert {int(rect["y"]) for rect in boxes(page)} == {18 + 20 * row for row in range(40)}
     assert re.search(r"[\d,]+ times, ", page.text)
+
+
+def test_the_end_of_a_build_does_not_wait_for_its_report() -> None:
+    record = busy_and_silent()
+    begin = time.process_time()
+    html, text = report_html(record, fragment=True, saved_as="1"), as_text(record)
+    assert time.process_time() - begin < 5  # 0.5 s
+    assert "Measuring tactic time" in html
+    assert "(+980 shorter times without a callback)" in text
 
 
 def test_thousands_of_boxes_that_are_just_wide_enough() -> None:
