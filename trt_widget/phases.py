@@ -590,7 +590,7 @@ class PhaseTree:
         open, and a run that comes after a step can still tell of starts before it.
         """
         heard = self._heard
-        if len(heard) > 1 and heard[-1] <= time <= heard[-2] + SILENT_S:
+        if len(heard) > 1 and heard[-1] <= time and time - heard[-2] <= SILENT_S:
             heard[-1] = time  # the one between its neighbours can end no silence
         elif time > self._clock:
             del heard[: bisect_right(heard, self._clock)]

@@ -139,6 +139,10 @@ def test_every_state_at_every_width(open_notebook: OpenNotebook, theme: Any) -> 
     assert light is (theme == "light")
     notebook.theme("light")
     notebook.assert_clean()
+    # Each timeline has a module of its own.
+    ids = notebook.page.locator(".trt-timeline [id]").evaluate_all("all => all.map(e => e.id)")
+    assert len(ids) >= len(STATES)
+    assert len(set(ids)) == len(ids)
 
 
 def test_its_words(open_notebook: OpenNotebook) -> None:

@@ -806,6 +806,8 @@ function button(text, label, action) {
   return element;
 }
 
+/** Every timeline has this module of its own, and all are in one page. */
+const PAGE_WIDE = Math.random().toString(36).slice(2, 10);
 let serial = 0;
 
 /** What lies under a point. @typedef {{row: Row, first: number, last: number, start: number, end: number}} Box */
@@ -871,7 +873,7 @@ class View {
   /** @param {Session} session @param {HTMLElement} el */
   constructor(session, el) {
     this.#session = session;
-    const id = `trt-timeline-${++serial}`;
+    const id = `trt-timeline-${PAGE_WIDE}-${++serial}`;
     const root = this.#root;
     root.setAttribute("role", "group");
     root.setAttribute("aria-label", "Timeline");
