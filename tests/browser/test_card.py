@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+import trt_widget.widget
 from tests.run import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
     from tests.browser.conftest import OpenNotebook
-    from tests.browser.harness import Notebook
+    from tests.browser.harness import Lab, Notebook
 
 FAKE = Path(__file__).with_name("fake_card.py").read_text("utf-8")
 TOOLS = Path(__file__).with_name("page_tools.js").read_text("utf-8")
@@ -424,6 +425,15 @@ display(d := card(tree(), build_id="cd34"))
     expect(ours).to_be_hidden()
     expect(places).to_have_count(3)
     expect(other).to_be_visible()
+    # A browser that does not know `:has` hides it all the same.
+    changed = output.locator(".trt-build > style").evaluate_all(
+        """styles => styles.map(each => {
+            each.textContent = each.textContent.replaceAll(':has(', ':no-such(');
+            return each.textContent.includes(':no-such(');
+        })"""
+    )
+    assert changed == [True, True]
+    assert ours.evaluate("each => getComputedStyle(each).display") == "none"
     # Nothing is built from what is no such name.
     for bad in ("ab12,*", "}*{display:none", "AB12", "", None):
         notebook.kernel(f"beat(c, build_id={bad!r})")
@@ -681,13 +691,73 @@ c
     notebook.assert_clean()
 
 
+BARE = """
+async ([module, state]) => {
+    const blob = new Blob([module], {type: 'text/javascript'});
+    const {default: widget} = await import(URL.createObjectURL(blob));
+    const listeners = {};
+    const model = {
+        get: key => state[key],
+        on: (name, callback) => { (listeners[name] ??= new Set()).add(callback); },
+        off: (name, callback) => { listeners[name]?.delete(callback); },
+        send: () => {},
+        widget_manager: {get_model: async id => { throw new Error(`Model not found: ${id}`); }},
+    };
+    window.change = changes => {
+        Object.assign(state, changes);
+        for (const name of Object.keys(changes)) {
+            for (const callback of listeners[`change:${name}`] ?? []) callback();
+        }
+    };
+    const {signal} = new AbortController(), {initialize, render} = widget();
+    initialize({model, signal});
+    render({model, signal, el: document.body});
+}
+"""
+
+
+def test_a_front_end_without_views_of_other_widgets(lab: Lab) -> None:
+    """So is marimo 0.25, which is not installed for the tests: this much its models offer."""
+    page = lab.context.new_page()
+    try:
+        header = {"name": "m.onnx", "status": "running", "started": 1000, "now": 1001}
+        state = {"header": header, "rows": [], "timeline": "IPY_MODEL_t"}
+        module = Path(trt_widget.widget.__file__).parent / "static" / "build.js"
+        page.evaluate(BARE, [module.read_text("utf-8"), state])
+        view = page.locator(".trt-build")
+        note = view.locator(".trt-note")
+        expect(note).to_have_text("Reading the network; no phase yet")
+        expect(view.locator(".trt-timeline-fold")).to_be_hidden()
+        page.evaluate("change({rows: ['IPY_MODEL_a', 'IPY_MODEL_b']})")
+        expect(note).to_have_text("This front end cannot show the phases' bars")
+        # Of its callbacks the card itself knows.
+        silent = {**header, "now": 1020, "last_callback": 1010}
+        page.evaluate("header => change({header})", silent)
+        expect(note).to_have_text(
+            re.compile(r"^This front end cannot show the phases' bars · no callback for 1\d s")
+        )
+        view.locator(".trt-timeline-fold > summary").click()
+        expect(view.locator(".trt-timeline-host")).to_have_text(
+            "This front end cannot show the timeline in the card; w.timeline in a cell shows it on "
+            "its own."
+        )
+        page.evaluate("change({timeline: null})")
+        expect(view.locator(".trt-timeline-fold")).to_be_hidden()
+    finally:
+        page.close()
+
+
 def test_rows_without_a_model(open_notebook: OpenNotebook) -> None:
     code = "c = card(tree()); c.rows[1].close(); c"
-    notebook = open_notebook([FAKE, code])
-    notebook.run(0)
-    notebook.run(1)
+    none = "d = card(tree()); [row.close() for row in d.rows]; d"
+    notebook = open_notebook([FAKE, code, none])
+    for index in range(3):
+        notebook.run(index)
     view = card(notebook, 1)
     expect(view.locator(".trt-row")).to_have_count(4)
+    expect(card(notebook, 2).locator(".trt-note")).to_have_text(
+        re.compile("^The phases' bars cannot be loaded")
+    )
     notebook.kernel("finish(c, 'succeeded')")
     expect(view.locator(".trt-status")).to_have_text("Succeeded")
 

@@ -655,6 +655,11 @@ function manager(model) {
   return /** @type {Manager} */ (/** @type {unknown} */ (model.widget_manager));
 }
 
+/** Whether views of other widgets can be shown in the card; marimo has none to give. @param {Manager} widgets */
+function nests(widgets) {
+  return typeof widgets.create_view === "function";
+}
+
 // ------------------------------------------------------------------------------------------------------------- rows
 
 /** One row: a bar's model and what is drawn of it. */
@@ -1039,6 +1044,10 @@ class Timeline {
     }
     if (this.#view) return;
     const opening = ++this.#opening;
+    if (!nests(this.#widgets)) {
+      this.#tell("This front end cannot show the timeline in the card; w.timeline in a cell shows it on its own.");
+      return;
+    }
     try {
       const view = await this.#widgets.create_view(await this.#widgets.get_model(modelId(reference)));
       if (opening !== this.#opening) {
@@ -1050,11 +1059,15 @@ class Timeline {
       // As for a row's bar.
       view.trigger("displayed");
     } catch {
-      if (opening !== this.#opening) return;
-      const missing = make("div", "trt-missing");
-      setText(missing, "The kernel no longer has the timeline.");
-      this.#host.replaceChildren(missing);
+      if (opening === this.#opening) this.#tell("The kernel no longer has the timeline.");
     }
+  }
+
+  /** Say why it is not here. @param {string} text */
+  #tell(text) {
+    const missing = make("div", "trt-missing");
+    setText(missing, text);
+    this.#host.replaceChildren(missing);
   }
 
   #clear() {
@@ -1282,7 +1295,7 @@ class Card {
     this.#rows.set(id, row);
     this.#place();
     this.#schedule();
-    await row.mount(this.#widgets);
+    if (nests(this.#widgets)) await row.mount(this.#widgets);
   }
 
   #place() {
@@ -1469,7 +1482,9 @@ class Card {
     setAttribute(this.#root, "data-build-id", usable ? id : null);
     const saved = `.trt-saved-${id}${final ? "" : ":empty"}`;
     const whole = `.jp-OutputArea-child:has(> .jp-OutputArea-output > ${saved})`;
-    setText(this.#style, usable ? `${saved}, ${whole} { display: none !important; }` : "");
+    // A browser drops a rule with a selector that it does not know, so each has its own.
+    const rules = [saved, whole].map((selector) => `${selector} { display: none !important; }`);
+    setText(this.#style, usable ? rules.join("\n") : "");
   }
 
   /** Say in a line what matters now. @param {number} now @param {Row | null} running @returns {{kind: string, sentence: Sentence}} */
@@ -1512,12 +1527,13 @@ class Card {
       if (label !== this.#activity.label) this.#activity = { label, at };
     }
     if (this.#activity.label) sentence.push({ name: this.#activity.label });
-    else if (this.#rows.size === 0) sentence.push("Reading the network; no phase yet");
+    else if (this.#order.length === 0) sentence.push("Reading the network; no phase yet");
+    else if (this.#rows.size === 0) sentence.push(this.#unseen);
     else sentence.push(this.#rows.get(this.#order[0] ?? "")?.info.status === "done" ? "Finishing" : "Between two phases");
     const last = number(header.last_callback);
     const touched = this.#order.map((id) => number(this.#rows.get(id)?.info.touched) ?? -Infinity);
     const silence = now - Math.max(last ?? -Infinity, ...touched);
-    const silent = Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#rows.size > 0;
+    const silent = Number.isFinite(silence) && silence > TELL_SILENCE_S && this.#order.length > 0;
     if (status === "cancelling") {
       const since = silent ? ` (the last one was ${growing(silence)} ago)` : "";
       sentence.push(` · ${untilStopped(header, now) ?? `waits for TensorRT's next callback${since}`}`);
@@ -1529,6 +1545,13 @@ class Card {
     }
     if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
     return { kind: "activity", sentence };
+  }
+
+  /** What stands for phases of which no row has come. */
+  get #unseen() {
+    if (!nests(this.#widgets)) return "This front end cannot show the phases' bars";
+    const failed = this.#order.every((id) => this.#missing.has(id));
+    return failed ? "The phases' bars cannot be loaded" : "Loading the phases";
   }
 
   /** @returns {Sentence} */
