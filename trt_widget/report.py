@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget._text import duration, html, line
 from trt_widget.icicle import Icicle, quiet_s, silences, slowest, theme
@@ -37,15 +37,32 @@ MAX_PAGE: Final = 100_000
 #: together less than a page.
 MAX_SAVED: Final = 75_000
 MAX_TEXT: Final = 24_000
-_MAX_NAME: Final = 80
-#: Rows of the table, boxes of the timeline and of its image, letters of a name in them, messages,
-#: characters of a text: tried until it fits.
+#: Bytes that a line of a text takes there beside its own.
+_LINE: Final = 11
+
+
+class _Size(NamedTuple):
+    """What is shown of a build, at most."""
+
+    rows: int  # of the table
+    boxes: int  # of the timeline
+    image_boxes: int  # of its image, 0 for no image
+    letters: int  # of a name in them
+    messages: int
+    characters: int  # of the error
+    most: int  # characters of any other text
+    name: int  # letters of a phase in the table
+
+
+#: Tried one after the other until it fits. The last one fits whatever is in the record.
 _SIZES: Final = (
-    (60, 400, 150, 80, 40, 4_000),
-    (40, 200, 100, 80, 20, 2_000),
-    (30, 100, 60, 60, 10, 1_000),
-    (20, 60, 40, 40, 6, 400),
-    (10, 60, 20, 20, 2, 100),
+    _Size(60, 400, 150, 80, 40, 4_000, 1_000, 80),
+    _Size(40, 200, 100, 80, 20, 2_000, 1_000, 80),
+    _Size(30, 100, 60, 60, 10, 1_000, 1_000, 80),
+    _Size(20, 60, 40, 40, 6, 400, 400, 80),
+    _Size(10, 60, 20, 20, 2, 100, 100, 80),
+    _Size(20, 60, 0, 20, 4, 200, 200, 80),
+    _Size(10, 60, 0, 6, 2, 100, 80, 60),
 )
 
 #: The same of the text: rows, messages, silences, characters of the error and of any line.
@@ -111,8 +128,9 @@ def report_html(
 
 
 def _in_file(text: str) -> int:
-    """Give the bytes that a text takes in a notebook's file."""
-    return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))
+    """Give the bytes that a text takes in a notebook's file: as a list of its lines."""
+    written = json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")
+    return len(written) + _LINE * (text.count("\n") + 1)
 
 
 def as_text(build: Build | Record) -> str:
@@ -333,15 +351,16 @@ def table(record: Record, most: int) -> tuple[list[Row], int]:
 def _page(
     record: Record,
     icicle: Icicle,
-    size: tuple[int, int, int, int, int, int],
+    size: _Size,
     *,
     fragment: bool,
     saved_as: str | None,
 ) -> str:
-    most_rows, boxes, image_boxes, letters, most_messages, characters = size
-    name = html(record.name, 300)
+    most = min(size.most, 300)
+    name = html(record.name, most)
     facts = "".join(
-        f"<div><dt>{title}</dt><dd>{html(value, 300)}</dd></div>" for title, value in _facts(record)
+        f"<div><dt>{title}</dt><dd>{html(value, most)}</dd></div>"
+        for title, value in _facts(record)
     )
     status = record.status if record.status in _MARKS else "running"
     mark = f" trt-saved-{saved_as}" if saved_as is not None else ""
@@ -353,15 +372,16 @@ def _page(
     ]
     error = record.result.error if record.result is not None else None
     if error is not None:
-        text = "\n".join(_lines(_said(error), characters))
+        text = "\n".join(_lines(_said(error), size.characters))
         parts.append(f'<pre class="trt-error">{escape(text)}</pre>')
     slow = _slowest(record)
     parts += [f"<p>{escape(slow)}</p>"] if slow else []
-    parts += [f"<p>{html(note, 500)}</p>" for note in _notes(record)[:most_messages]]
-    drawn = _figure(icicle, letters, boxes, image_boxes if saved_as is not None else 0)
+    notes = _notes(record)[: size.messages]
+    parts += [f"<p>{html(note, min(size.most, 500))}</p>" for note in notes]
+    drawn = _figure(icicle, size, saved=saved_as is not None)
     if drawn:
         parts += ['<h3 class="trt-part">Where the time went</h3>', drawn]
-    parts += [_html_table(record, most_rows), _html_messages(record, most_messages, characters)]
+    parts += [_html_table(record, size), _html_messages(record, size)]
     parts.append("</section>")
     body = "".join(parts)
     if fragment:
@@ -382,30 +402,24 @@ def picture_html(record: Record, icicle: Icicle) -> str:
     """Give nothing but the timeline as a fragment of HTML, as small as a report."""
     page = ""
     title = f"{html(record.name)}</bdi>: {record.status}, {duration(record.now_s)}"
-    for _, boxes, image_boxes, letters, *_ in _SIZES:
-        drawn = _figure(icicle, letters, boxes, image_boxes) or "<p>No phase has started.</p>"
+    for size in _SIZES:
+        drawn = _figure(icicle, size, saved=True) or "<p>No phase has started.</p>"
         page = (
             f'<style>{_STYLE}</style><section class="trt-report" aria-label="Timeline">'
             f'<p class="trt-small"><bdi>{title}</p>{drawn}</section>'
         )
-        if len(page.encode("utf-8")) < MAX_PAGE:
+        if _in_file(page) < MAX_SAVED:
             break
     return page
 
 
-def _figure(icicle: Icicle, letters: int, boxes: int, image_boxes: int) -> str:
-    """Give the timeline as it stands in a page; with an image for readers without styles.
+def _figure(icicle: Icicle, size: _Size, *, saved: bool) -> str:
+    """Give the timeline as it stands in a page.
 
-    Parameters
-    ----------
-    letters
-        Letters of a name, at most.
-    boxes
-        Rectangles of the timeline, at most.
-    image_boxes
-        Those of the image; 0 for none.
+    Where a notebook saves it there is something for readers without styles, too: an image, or
+    words where there is no room for one.
     """
-    drawn = icicle.svg(boxes, letters)
+    drawn = icicle.svg(size.boxes, size.letters)
     if not drawn:
         return ""
     silent = (
@@ -413,19 +427,19 @@ def _figure(icicle: Icicle, letters: int, boxes: int, image_boxes: int) -> str:
         if icicle.silent
         else ""
     )
-    if not image_boxes:
+    if not saved:
         return _scrolled("Timeline", drawn) + silent
-    image = icicle.image(image_boxes, letters, titles=False).encode("utf-8")
+    inline = f'<div class="trt-inline" hidden="hidden">{_scrolled("Timeline", drawn)}</div>'
+    words = html(icicle.words, 1_000)
+    if not size.image_boxes:
+        return f'{inline}<p class="trt-image">{words}</p>{silent}'
+    image = icicle.image(size.image_boxes, size.letters, titles=False).encode("utf-8")
     source = f"data:image/svg+xml;base64,{base64.b64encode(image).decode('ascii')}"
-    return (
-        f'<div class="trt-inline" hidden="hidden">{_scrolled("Timeline", drawn)}</div>'
-        f'<img class="trt-image" width="1000" alt="{html(icicle.words, 1_000)}" src="{source}">'
-        f"{silent}"
-    )
+    return f'{inline}<img class="trt-image" width="1000" alt="{words}" src="{source}">{silent}'
 
 
-def _html_table(record: Record, most: int) -> str:
-    rows, more = table(record, most)
+def _html_table(record: Record, size: _Size) -> str:
+    rows, more = table(record, size.rows)
     if not rows:
         return ""
     lines = []
@@ -434,7 +448,7 @@ def _html_table(record: Record, most: int) -> str:
         status = "" if row.status == "done" else f" ({row.status})"
         lines.append(
             f'<tr><th scope="row" style="text-align:left;padding-left:{indent}"><bdi>'
-            f"{html(row.name, _MAX_NAME)}</bdi>{status}</th><td>{row.count:,}</td>"
+            f"{html(row.name, size.name)}</bdi>{status}</th><td>{row.count:,}</td>"
             f"<td>{duration(row.total_s)}</td><td>{duration(row.self_s)}</td>"
             f"<td>{row.share:.1%}</td><td>{row.steps}</td></tr>"
         )
@@ -452,13 +466,12 @@ def _scrolled(label: str, content: str) -> str:
     return f'<div class="trt-wide" role="group" tabindex="0" aria-label="{label}">{content}</div>'
 
 
-def _html_messages(record: Record, most: int, characters: int) -> str:
-    shown, left = _messages(record, most)
+def _html_messages(record: Record, size: _Size) -> str:
+    shown, left = _messages(record, size.messages)
     if not shown:
         return ""
     items = "".join(
-        f"<li><b>{html(severity, 40)}</b> {html(text, min(characters, 1_000))}</li>"
-        for severity, text in shown
+        f"<li><b>{html(severity, 40)}</b> {html(text, size.most)}</li>" for severity, text in shown
     )
     rest = f'<p class="trt-small">+{left:,} more</p>' if left else ""
     title = '<h3 class="trt-part">Warnings and errors of TensorRT</h3>'

@@ -454,6 +454,7 @@ def test_silences_and_what_is_known_of_the_network_and_the_time(tmp_path: Path) 
     assert read.key["size"] == {"layers": 3.0}
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(0, 9) | st.none())),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(1, 9))),

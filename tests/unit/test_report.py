@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import re
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import nbformat
 import pytest
+from nbformat import v4
 
 from tests.unit.test_record import (
     HOSTILE,
@@ -18,6 +20,7 @@ from tests.unit.test_record import (
     record_of,
     wide_and_deep,
 )
+from trt_widget import report
 from trt_widget._timing_cache import cache_facts
 from trt_widget.errors import BuildCrashed
 from trt_widget.events import (
@@ -30,6 +33,7 @@ from trt_widget.events import (
     PhaseStarted,
     StepCompleted,
 )
+from trt_widget.icicle import Icicle
 from trt_widget.report import MAX_PAGE, as_text, report_html
 
 if TYPE_CHECKING:
@@ -135,15 +139,21 @@ def checked(record: Record) -> Page:
     kept = report_html(record, fragment=True, saved_as="0a1b")
     assert len(kept.encode("utf-8")) < MAX_PAGE
     saved = Page(kept)
-    (image,) = saved.all("img") or [None]
-    assert (image is None) is (not page.all("svg"))
-    if image is not None:
+    instead = [given for _, given in saved.seen if given.get("class") == "trt-image"]
+    assert len(instead) == bool(page.all("svg"))
+    for image in saved.all("img"):
         check_picture(decoded(image["src"]))
     text = as_text(record)
-    saved_in_file = json.dumps({"text/html": kept, "text/plain": text}, ensure_ascii=False)
-    assert len(saved_in_file.encode()) < 100_000
+    assert in_notebook(kept, text) < 100_000
     assert all(sign.isprintable() or sign == "\n" for sign in text)
     return page
+
+
+def in_notebook(html: str, text: str) -> int:
+    """Give the bytes of a notebook file that keeps nothing else."""
+    output = v4.new_output("display_data", {"text/html": html, "text/plain": text})
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(outputs=[output])])
+    return len(nbformat.writes(notebook).encode())
 
 
 def hatched(page: Page) -> list[tuple[float, float]]:
@@ -435,42 +445,110 @@ def test_thousands_of_boxes_that_are_just_wide_enough() -> None:
     assert 3 <= len(boxes(page)) <= 400
 
 
-@pytest.mark.parametrize("sign", ["&", "\U0001f600"])
-def test_everything_at_its_largest_at_once(sign: str) -> None:
-    names = [f"{index} " + sign * 500 for index in range(2_500)]
-    events: list[Event] = [PhaseStarted(0.0, "root", None, 1)]
+#: What grows where it is written: in HTML, in JSON, in UTF-8, line by line, or by being replaced.
+GROWING = {
+    "ampersands": "&",
+    "apostrophes": "'",
+    "quotes": '"',
+    "backslashes": "\\",
+    "tags": "<",
+    "emoji": "\U0001f600",
+    "controls": "\x01",
+    "turns": "\u202e",
+    "lines": "\n",
+    "tabs": "\t",
+    "halves": "\ud800",
+    "lines of quotes": '"\n',
+    "numbers": "\N{ARABIC NUMBER SIGN}",
+    "letters": "w",
+}
+
+
+def largest(sign: str, name: str) -> Record:
+    """Give the record of a build in which everything is as large as it can be.
+
+    ``sign`` is what texts are made of, and ``name`` the names of phases.
+    """
+    levels = [f"{name * 500}{level}" for level in range(59)]
+    wide = [f"{index} {name * 500}" for index in range(1_900)]
+    events: list[Event] = []
     time = 0.0
-    for index, name in enumerate(names):
+    for level, above in zip(levels, [None, *levels], strict=False):
+        time += 1.5
+        events.append(PhaseStarted(time, level, above, 2**62))
+    for index, phase in enumerate(wide):
         lasts = 15.0 if index < 380 else 1.5
         time += lasts
         events += [
-            PhaseStarted(time, name, "root", 1),
-            PhaseFinished(time + lasts, name),
+            PhaseStarted(time, phase, levels[-1], 2**62),
+            PhaseFinished(time + lasts, phase),
             LogMessage(time, "warning", f"{index} " + sign * 3_900),
         ]
     starts = [time + 2.0 + 0.001 * index for index in range(20_000)]
     ends = tuple(start + 0.0005 for start in starts)
     numbers = (0,) * len(starts)
-    events.append(PhasesCompleted(ends[-1], "x", "root", 0, tuple(starts), ends, numbers, numbers))
+    above = levels[-1]
+    events.append(PhasesCompleted(ends[-1], "x", above, 0, tuple(starts), ends, numbers, numbers))
     many = [f"{index} " + sign * 3_000 for index in range(200)]
     error = BuildCrashed(sign * 5_000, sign * 5_000, many, evidence=many, signal="SIGKILL")
-    record = record_of(
-        events, "failed", name=sign * 3_000, error=error, notes=many, now=starts[-1] + 9.0
-    )
+    text = sign * 3_000
+    record = record_of(events, "failed", name=text, error=error, notes=many, now=starts[-1] + 9.0)
     assert record.result is not None
     assert record.silence_columns is not None
     assert len(record.silence_columns["path"]) == 1_000
-    result = dataclasses.replace(record.result, device=sign * 3_000, ended_by=sign * 3_000)
-    known = {
-        "progress": 0.5,
-        "eta_s": 1.0,
-        "exceeded": True,
-        "expected_s": 1e9,
-        "basis": sign * 3_000,
-    }
-    page = checked(dataclasses.replace(record, result=result, estimate=known))
+    result = dataclasses.replace(
+        record.result,
+        device=text,
+        ended_by=text,
+        reason=text,
+        output=Path(sign * 3_000),
+        layers=2**62,
+        engine_bytes=2**62,
+        peak_memory_bytes=2**62,
+        timing_cache=cache_facts({"state": "cold", "known_after": 2**62}),
+    )
+    known = {"progress": 0.5, "eta_s": 1.0, "exceeded": True, "expected_s": 1e9, "basis": text}
+    return dataclasses.replace(
+        record,
+        result=result,
+        estimate=known,
+        executor=text,
+        backend=text,
+        version=text,
+        spans_dropped=2**62,
+        log_dropped=2**62,
+    )
+
+
+@pytest.mark.parametrize("sign", GROWING)
+def test_everything_at_its_largest_at_once(sign: str) -> None:
+    record = largest(GROWING[sign], GROWING[sign])
+    page = checked(record)
     assert len(page.all("tr")) >= 10
-    assert len(hatched(page)) >= 20
+    assert len(hatched(page)) == 40
+    html, text = (record.plot()._repr_mimebundle_()[kind] for kind in ("text/html", "text/plain"))
+    Page(html)
+    assert in_notebook(html, text) < 100_000
+
+
+@pytest.mark.parametrize("sign", ["emoji", "apostrophes"])
+def test_the_last_size_has_room_to_spare(sign: str) -> None:
+    record = largest(GROWING[sign], GROWING[sign])
+    for fragment in (True, False):
+        size = report._SIZES[-1]
+        page = report._page(record, Icicle(record), size, fragment=fragment, saved_as="0" * 64)
+        assert report._in_file(page) < 0.95 * report.MAX_SAVED
+        assert not Page(page).all("img")
+    assert report._in_file(report._text(record, *report._TEXT_SIZES[-1])) < 0.7 * report.MAX_TEXT
+
+
+def test_where_there_is_no_room_for_an_image_there_are_words() -> None:
+    record = largest("'", "'")
+    html = report_html(record, fragment=True, saved_as="1")
+    page = Page(html)
+    assert not page.all("img")
+    assert "Timeline of the build, " in page.text
+    assert ".trt-report .trt-image{display:none}" in html  # where the timeline is
 
 
 def test_thousands_of_long_warnings_and_paths() -> None:
