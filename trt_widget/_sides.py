@@ -283,6 +283,8 @@ def _ended(build: Build) -> Record:
 
 def _of_build(build: Build) -> Side:
     side = _of_record(_ended(build))
+    if side.digest is None and side.options is not None:  # without a history nobody asked for it
+        side = replace(side, digest=digest_of_options(build.options))
     rest = {name: getattr(build.options, name) for name in _REST}
     return replace(side, rest=_digest_of_rest(side, rest) or side.rest)
 

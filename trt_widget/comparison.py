@@ -48,7 +48,9 @@ class Comparison:
     names
         What the builds are called, in their order: as they are shown, so in one line and not long.
     sentence
-        What makes the difference. A cause is said only where the builds differ in what explains it.
+        What makes the difference. A cause is said only where the builds differ in nothing but what
+        explains it; with "perhaps" unless all else is known to be the same and earlier builds show
+        that the difference is more than chance.
     notes
         What else is to be known, in sentences.
     """
@@ -231,20 +233,23 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
         the timing cache in the state that it had the last time. One list
         (``History().similar(key)``) is its newest build compared with the others.
     names
-        What to call them, in their order.
+        What to call them, in their order; long ones are cut.
 
     Raises
     ------
     CompareError
         What was given cannot be compared: among others a build that still runs, because nothing
-        honest can be said of phases that it may not have come to yet.
+        honest can be said of phases that it may not have come to yet, and one with times that
+        cannot be. Among earlier builds such a one is left out, and a note says so.
     RecordError
         A file that is no record.
 
     Examples
     --------
-    >>> compare(before, after, names=["before", "after"]).sentence
+    >>> compare(before, after).sentence  # with earlier builds in the history
     'Timing tactics took 41.0 s longer: the timing cache was cold.'
+    >>> compare("before.json", "after.json").sentence
+    'Timing tactics took 41.0 s longer, perhaps because the timing cache was cold.'
     """
     sides = tuple(read_sides(builds, names))
     more = len(sides) - _MOST_BUILDS

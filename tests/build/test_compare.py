@@ -16,6 +16,8 @@ import tensorrt_rtx as trt
 
 from tests import models
 from trt_widget import Build, BuildWidget
+from trt_widget._differences import _differing
+from trt_widget._sides import read_sides
 from trt_widget.comparison import CompareError, compare
 from trt_widget.history import BuildRecord, History
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MODEL = models.mlp(4).SerializeToString()
 SLOW = "Optimizing graph"
+OTHERS = "other options (profiles, configure=)"
 
 
 class Slow(trt.IProgressMonitor):  # type: ignore[misc]  # no stubs
@@ -68,7 +71,7 @@ def test_the_phase_that_became_slower_is_named(quick: Build) -> None:
     slow = built(hold_up, executor="thread")
     made = compare(quick, slow, names=["quick", "slow"])
     assert made.sentence.startswith(f"{SLOW} took ")
-    assert made.sentence.endswith(" s longer.")
+    assert made.sentence.endswith(f" s longer; the builds differ in {OTHERS}.")
     by_phase = made.frame.set_index("phase")
     assert 3.9 < by_phase.loc[SLOW, "difference_s"] < 20.0  # type: ignore[operator]
     assert set(by_phase["quick count"]) == set(by_phase["slow count"])
@@ -86,7 +89,12 @@ def test_what_takes_long_before_the_first_phase_is_told(quick: Build) -> None:
     assert made.sentence.startswith("What is outside of TensorRT's phases took ")
 
 
-def test_records_on_another_machine_say_the_same(quick: Build, tmp_path: Path) -> None:
+def test_records_on_another_machine_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do where the builds have keys, which hold digests of all options."""
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history.sqlite3"))
+    quick = built(executor="thread")
     slow = built(hold_up, executor="thread")
     paths = []
     for name, build in (("quick", quick), ("slow", slow)):
@@ -103,6 +111,35 @@ def test_builds_in_different_places_differ_in_that(quick: Build) -> None:
     assert sentence == "All phases took about the same." or sentence.endswith(
         "; the builds differ in executor (thread → process)."
     )
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_known_of_the_options(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of builds of this process also what is not plain, of records only where there is none."""
+    file = str(tmp_path / "history.sqlite3") if kept else "off"
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", file)
+
+    def nothing(*_: Any) -> None:
+        """Stands for what the user sets."""
+
+    plain, level = (built(optimization_level=n, executor="thread") for n in (None, 0))
+    more = [built(nothing, optimization_level=n, executor="thread") for n in (0, 1)]
+
+    def differing(*given: Any) -> set[str]:
+        return set(dict(_differing(*read_sides(given, None))))
+
+    assert differing(plain, level) == {"optimization_level"} == differing(*more)
+    assert differing(level, more[0]) == {OTHERS}
+    assert differing(plain, more[0]) == {"optimization_level", OTHERS}
+    saved = [
+        build.record(tmp_path / f"{at}.json") for at, build in enumerate((plain, level, *more))
+    ]
+    assert differing(*saved[:2]) == {"optimization_level"}
+    if kept:
+        assert differing(*saved[2:]) == {"optimization_level", f"perhaps {OTHERS}"}
+        assert differing(*saved[1:3]) == {OTHERS}
 
 
 def test_a_build_against_its_own_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +172,14 @@ def test_the_last_build_had_a_warm_cache(tmp_path: Path, monkeypatch: pytest.Mon
     assert build.key is not None
     (record,) = History().similar(build.key)
     (held_up,) = (path for path in record.phases if path[-1] == timed)
+    perhaps = f"{timed} took 3.50 s longer, perhaps because there was no timing cache."
     for state, less, ago, sentence in (
-        ("warm", 3.5, 60.0, f"{timed} took 3.50 s longer: there was no timing cache."),
+        ("warm", 3.5, 60.0, perhaps),
         # What came before that is not the last time.
-        ("cold", 3.0, 90.0, f"{timed} took 3.50 s longer: there was no timing cache."),
+        ("cold", 3.0, 90.0, perhaps),
+        # With three it is known that so much is not chance.
+        ("warm", 3.5, 61.0, perhaps),
+        ("warm", 3.5, 62.0, f"{timed} took 3.50 s longer: there was no timing cache."),
         ("cold", 3.0, 30.0, f"{timed} took 3.00 s longer; the builds differ in timing cache "),
     ):
         phases = {

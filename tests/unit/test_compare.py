@@ -692,6 +692,7 @@ def test_a_deep_tree_takes_no_long_time() -> None:
 
 # ---- times that cannot be -----------------------------------------------------------------------
 
+IDS = ["nan", "inf", "-inf", "negative", "large", "huge", "text", "none"]
 BAD = [math.nan, math.inf, -math.inf, -1.0, 1e300, 10**400, "1", None]
 
 
@@ -712,7 +713,7 @@ def broken(bad: Any) -> list[BuildRecord]:
     ]
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", BAD, ids=IDS)
 def test_times_that_cannot_be_are_refused(bad: Any) -> None:
     good = build(Timing=5.0)
     for given in broken(bad):
@@ -732,7 +733,7 @@ def test_times_that_cannot_be_are_refused(bad: Any) -> None:
         compare(good, dataclasses.replace(strange, result=result))
 
 
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", BAD, ids=IDS)
 def test_earlier_builds_whose_times_cannot_be_are_left_out(bad: Any) -> None:
     given = broken(bad)
     made = compare([*scattered(0.1), *given], build(Cloning=2.0, Timing_tactics=40.0))
