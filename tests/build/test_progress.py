@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("executor", ["thread", "process"])
 #: A build of about a second.
 MODEL = models.transformer(4)
+#: One with some ticks between the network and the end.
+LONGER = models.transformer(12)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def estimates(batches: list[list[Event]]) -> list[Estimate]:
 def test_the_first_build_invents_nothing_and_the_second_knows(
     executor: str, history: History
 ) -> None:
-    first = Build(MODEL, executor=executor)
+    first = Build(LONGER, executor=executor)
     *before, last = estimates(watch(first))
     assert before
     assert {(e.progress, e.eta_s, e.exceeded) for e in before} == {(None, None, False)}
@@ -59,7 +61,7 @@ def test_the_first_build_invents_nothing_and_the_second_knows(
     assert kept.duration_s == first.result.duration_s  # type: ignore[union-attr]
     assert ("Building Engine",) in kept.phases or len(kept.phases) > 3
 
-    second = Build(MODEL, executor=executor)
+    second = Build(LONGER, executor=executor)
     batches = watch(second)
     assert second.key == first.key
     assert second.earlier == [kept]
@@ -67,7 +69,7 @@ def test_the_first_build_invents_nothing_and_the_second_knows(
     assert second.basis == "from 1 earlier build of this network"
     seen = [e.progress for e in estimates(batches)]
     known = [value for value in seen if value is not None]
-    assert len(known) >= 4
+    assert len(known) >= 3
     assert seen[-len(known) :] == known, "what is known stays known"
     assert known == sorted(known)
     assert all(0.0 <= value < 1.0 for value in known[:-1])
