@@ -86,6 +86,9 @@ class Picture:
     def __repr__(self) -> str:
         return f"Picture({line(self._record.name)!r}, {self._record.status})"
 
+    def __str__(self) -> str:
+        return self.text
+
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/html": picture_html(self._record, self._icicle), "text/plain": self.text}
 

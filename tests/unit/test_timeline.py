@@ -27,7 +27,7 @@ from ipywidgets.widgets.widget import _instances
 from tests import models
 from tests.browser.fake_timeline import FakeBuild, closed, many, record_of, resnet
 from tests.traces import mnist_events, replay
-from trt_widget import Build, load_record
+from trt_widget import Build, BuildError, BuildWidget, load_record
 from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
 from trt_widget.phases import MAX_SPANS, STATUSES, PhaseTree
 from trt_widget.widget import timeline
@@ -626,6 +626,44 @@ def test_the_most_that_is_kept() -> None:
 
 
 # ------------------------------------------------------------------ the end
+
+
+def test_what_stays_where_there_is_no_widget(tmp_path: Path) -> None:
+    build = Build.attach(backend="tensorrt_rtx", name="<i>mnist</i>")
+    live_one = Timeline(build)
+    html = live_one._repr_mimebundle_()[0]["text/html"]
+    assert "needs a running kernel" in html
+    assert "<i>" not in html
+    with build:
+        replay(build.monitor, mnist_events())
+        build.finish(b"engine")
+    for source in (build, build.record(tmp_path / "r.json")):
+        html = Timeline(source)._repr_mimebundle_()[0]["text/html"]
+        assert "<svg" in html
+        assert "<i>" not in html
+
+
+def test_what_it_can_be_made_of(tmp_path: Path) -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx", name="mnist")
+    with w:
+        replay(w.monitor, mnist_events())
+        w.finish(b"engine")
+    w.record(tmp_path / "r.json")
+    rows = [
+        len(whole(Timeline(source))[0])
+        for source in (w, w.build, w.record(), tmp_path / "r.json", str(tmp_path / "r.json"))
+    ]
+    assert len(set(rows)) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [1], "", b"x", {}], ids=repr)
+def test_what_it_cannot_be_made_of(wrong: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BuildError) as caught:
+        Timeline(wrong)
+    assert caught.value.remedy
+    del caught
+    gc.collect()
+    assert capsys.readouterr().err == ""
 
 
 def test_close_leaves_no_comm_open() -> None:

@@ -675,3 +675,18 @@ def test_a_view_that_is_replaced_as_its_build_ends_is_closed() -> None:
     w = attached()
     w._replace()
     assert w.comm is None
+
+
+def test_the_text_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history"))
+    source = models.transformer(12)
+    BuildWidget(source, executor="thread").start().wait()
+    w = BuildWidget(source, executor="thread")
+    told: list[str] = []
+    w.build.subscribe(lambda _: told.append(str(w)), every_tick=True)
+    w.start().wait()
+    said = [text for text in told if "from 1 earlier build of this network" in text]
+    assert said
+    assert all("% " in text or "%," in text for text in said)
+    assert any(" left (from 1 earlier build" in text for text in said)
+    assert " left" not in str(w)

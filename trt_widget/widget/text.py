@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trt_widget._text import duration
 from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
 from trt_widget.widget.words import MAX_LINES, closing, describe, failure, where
 
@@ -32,6 +33,7 @@ def build_text(build: Build) -> str:
         if place and build.status != "pending":
             head += f", {place}"
         lines = [head]
+        lines += [line for line in (_outlook(build),) if line]
         error = build.result.error if build.result and build.status == "failed" else None
         detail = str(error) if error else describe(build)
         lines += [line for line in (detail, *_remarks(build)) if line]
@@ -49,6 +51,17 @@ def build_text(build: Build) -> str:
         if more:
             lines.append(f"(+{more} phases)")
     return "\n".join(lines)
+
+
+def _outlook(build: Build) -> str | None:
+    """Say how far it is, while it runs and something is known."""
+    if build.status != "running" or build.progress is None:
+        return None
+    if build.exceeded and build.expected_s is not None:
+        return f"takes longer than the expected {duration(build.expected_s)}"
+    left = "" if build.eta_s is None else f", about {duration(build.eta_s)} left"
+    basis = f" ({build.basis})" if build.basis else ""
+    return f"{build.progress:.0%}{left}{basis}"
 
 
 def _remarks(build: Build) -> list[str]:

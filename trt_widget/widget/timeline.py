@@ -16,6 +16,7 @@ without a drain thread.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time as clock
@@ -29,8 +30,9 @@ import ipywidgets
 import traitlets
 
 from trt_widget.build import FINAL
+from trt_widget.errors import OptionError
 from trt_widget.phases import STATUSES
-from trt_widget.record import Record
+from trt_widget.record import Record, load_record
 from trt_widget.widget.models import CancelChannel, _read
 from trt_widget.widget.rows import MAX_LABEL, clipped
 
@@ -81,7 +83,15 @@ class Timeline(anywidget.AnyWidget):
     Parameters
     ----------
     source
-        A build, whose timeline is live until it ends, or a record of one.
+        A build (or a widget of one), whose timeline is live until it ends, or a record of one (or
+        the path of a saved one).
+
+    Raises
+    ------
+    OptionError
+        It is none of those.
+    RecordError
+        The file is no record.
 
     Attributes
     ----------
@@ -110,13 +120,14 @@ class Timeline(anywidget.AnyWidget):
         sync=True, **ipywidgets.widget_serialization
     )
 
-    def __init__(self, source: Build | Record) -> None:
+    def __init__(self, source: Build | Record | Any) -> None:
         self._lock = threading.RLock()
         self._closed = False
-        self._title = source.name
         self._build: Build | None = None
-        self._requests: deque[Any] = deque(maxlen=4 * MAX_VIEWS)
         self._unsubscribe: Callable[[], None] | None = None
+        source = self._source = _readable(source)
+        self._title = source.name
+        self._requests: deque[Any] = deque(maxlen=4 * MAX_VIEWS)
         if isinstance(source, Record):
             super().__init__(data=_from_record(source))
             return
@@ -180,10 +191,36 @@ class Timeline(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle: Any = super()._repr_mimebundle_(**kwargs) if self.comm is not None else None
         data, metadata = bundle or ({}, {})
-        return {**data, "text/plain": repr(self)}, metadata
+        return {**data, "text/html": self._still(), "text/plain": repr(self)}, metadata
+
+    def _still(self) -> str:
+        """What stays where there is no widget: the picture, once nothing changes any more."""
+        if self._build is not None and self._build.status not in FINAL:
+            from trt_widget._text import html
+
+            return (
+                f"<div><b>{html(self._title)}</b>: the live timeline needs a running kernel and "
+                "Jupyter's widgets.</div>"
+            )
+        from trt_widget.plot import plot
+
+        return str(plot(self._source)._repr_mimebundle_()["text/html"])
 
     def __repr__(self) -> str:
         return f"Timeline({self.__dict__.get('_title', '')!r})"
+
+
+def _readable(source: Any) -> Any:
+    """Give the build or record that was meant."""
+    source = getattr(source, "build", source)  # of a widget
+    if isinstance(source, (str, os.PathLike)):
+        return load_record(source)
+    if isinstance(source, Record) or all(hasattr(source, name) for name in ("tree", "subscribe")):
+        return source
+    raise OptionError(
+        f"Timeline() was given a {type(source).__name__}, which is no build.",
+        "Give a Build, a BuildWidget, a Record, or the path of a file that record() wrote.",
+    )
 
 
 def _updater(reference: weakref.ref[Timeline]) -> Callable[[list[Event]], None]:
