@@ -44,6 +44,24 @@ def checked(record: Record) -> tuple[ET.Element, Page, str]:
     return ET.fromstring(picture.svg), page, text  # noqa: S314 - our own
 
 
+@pytest.mark.parametrize("most", [1, 8, 60, 400, 100_000])
+def test_however_few_boxes_they_stand_for_every_instance(most: int) -> None:
+    for record in (record_of(), wide_and_deep(depth=5, spans=5_000)):
+        drawn = Icicle(record)
+        finest = drawn._boxes(100_000)
+        boxes = drawn._boxes(most)
+        assert len(boxes) <= max(most, len({box.row for box in finest}))
+        assert sum(box.count for box in boxes) == len(record.span_columns["path"])
+        total = sum(box.busy for box in finest)
+        assert sum(box.busy for box in boxes) == pytest.approx(total)
+        for row in {box.row for box in boxes}:
+            edges = [edge for box in boxes if box.row == row for edge in (box.start, box.end)]
+            assert edges == sorted(edges)
+        # What was drawn in between leaves the finer ones as they were.
+        drawn._boxes(1)
+        assert [box.count for box in drawn._boxes(most)] == [box.count for box in boxes]
+
+
 def test_a_picture_is_a_document_of_its_own() -> None:
     root, page, text = checked(record_of())
     assert root.tag == f"{SVG}svg"
