@@ -7,6 +7,7 @@ import os
 import statistics
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path as FilePath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from trt_widget._text import line
 from trt_widget._timing_cache import STATES as CACHE_STATES
 from trt_widget.build import FINAL, Build
 from trt_widget.errors import BuildError
-from trt_widget.history import BuildKey, BuildRecord
+from trt_widget.history import VARIABLE, BuildKey, BuildRecord, History
 from trt_widget.identity import digest_of_options
 from trt_widget.record import Record, load_record, make_record
 
@@ -104,6 +105,8 @@ class Side:
         Digest of the options that are not plain, such as profiles; None where it is not known.
     left_out
         Number of earlier builds whose times cannot be.
+    moment
+        Start or end, and duration, which no two builds have in common; None where it is not known.
     """
 
     name: str
@@ -119,6 +122,7 @@ class Side:
     model: str | None = None
     rest: str | None = None
     left_out: int = 0
+    moment: tuple[str, float, float] | None = None
 
 
 def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
@@ -140,9 +144,21 @@ def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
     chosen = _check_names(names, len(sides))
     if chosen is None:
         chosen = [_shown(side.name) for side in sides]
+        if len(set(chosen)) < len(chosen) and len(given) > 1:
+            chosen = _with_folders(given, chosen)
         if len(set(chosen)) < len(chosen):
             chosen = [f"build {number}" for number in range(1, len(sides) + 1)]
     return [replace(side, name=name) for side, name in zip(sides, chosen, strict=True)]
+
+
+def _with_folders(given: Sequence[Any], names: list[str]) -> list[str]:
+    """Put the folder before the names of files that have the same one."""
+    return [
+        _shown(f"{FilePath(os.fsdecode(item)).absolute().parent.name}/{name}")
+        if isinstance(item, (str, os.PathLike)) and names.count(name) > 1
+        else name
+        for item, name in zip(given, names, strict=True)
+    ]
 
 
 def _shown(name: str) -> str:
@@ -180,40 +196,86 @@ def _with_its_past(given: Any) -> list[Side]:
         newest = replace(_of_history(last), left_out=len(given) - len(sound))
         return [_typical(past, newest), newest]
     build = getattr(given, "_build", given)
-    if not isinstance(build, Build):
+    if isinstance(build, (str, os.PathLike)):
+        build = load_record(build)
+    if isinstance(build, Build):
+        side, key, history = _of_build(build), build.key, build.history
+        earlier, before = build.earlier, build.entered_at[build.status]
+    elif isinstance(build, Record):
+        side, history = _of_record(build), History()
+        key = None if build.key is None else BuildKey(**build.key)
+        # Later ones may be there, too, and this one itself.
+        before = build.started_epoch
+        found = [] if key is None else history.similar(key)
+        earlier = [record for record in found if _is_sound(record) and record.finished_at <= before]
+    else:
         _read(given)  # says what is wrong with it, if anything is
         raise CompareError(
-            "One record alone has no earlier builds to be compared with.", f"Give two. {_FORMS}"
+            "Of one build of the history it is not known which ones were built in the same way.",
+            "Give two, or all of them in a list: compare(build.earlier).",
         )
-    side = replace(_of_build(build), name="this build")
-    state, records = _last_time(build)
+    side = replace(side, name="this build")
+    state, records = _last_time(key, history, earlier, before)
     if not records:
-        raise CompareError(
-            f"The history knows no earlier build of {_shown(build.name)} that was built in the "
-            "same way.",
-            "Build it once more with the same options, or give another build to compare it with.",
-        )
+        raise _no_earlier(build, history)
     facts = {**side.facts, "timing_cache": state}
     return [replace(_typical(records, side), facts=facts), side]
 
 
-def _last_time(build: Build) -> tuple[str, list[BuildRecord]]:
+def _no_earlier(build: Build | Record, history: History | None) -> CompareError:
+    """Say why the history has no earlier builds of it, and what helps."""
+    name = _shown(build.name)
+    other = "give another build to compare it with: compare(before, after)"
+    alone = other[0].upper() + other[1:] + "."
+    if build.executor == "attached":
+        return CompareError(
+            f"The history knows no builds of the user's own code, such as {name}: it cannot tell "
+            "which of them are of one network.",
+            alone,
+        )
+    if history is None:
+        history = History()
+    if not history.enabled:
+        return CompareError(
+            f"The history of builds is switched off ({VARIABLE}=off), so no earlier build of "
+            f"{name} is known.",
+            f"Set {VARIABLE} to a file, or delete it, and build twice; or {other}.",
+        )
+    if history.note:
+        return CompareError(
+            f"No earlier build of {name} is known: {history.note}",
+            f"Put the file right ({_shown(str(history.path))}), or {other}.",
+        )
+    if build.key is None:
+        how = "" if build.status == "succeeded" else f" (the build {build.status})"
+        return CompareError(
+            f"Which network {name} is did not become known{how}, so its earlier builds cannot be "
+            "found.",
+            alone,
+        )
+    return CompareError(
+        f"The history knows no earlier build of {name} that was built in the same way.",
+        f"Build it once more with the same options, or {other}.",
+    )
+
+
+def _last_time(
+    key: BuildKey | None, history: History | None, earlier: Sequence[BuildRecord], before: float
+) -> tuple[str, list[BuildRecord]]:
     """Give the earlier builds that are like the last one before, and their timing cache's state.
 
     That may be another state than this build's, which then explains the difference.
     """
-    key, history = build.key, build.history
     if key is None:
         return "none", []
-    best = (key.timing_cache, [record for record in build.earlier if _is_sound(record)])
+    best = (key.timing_cache, [record for record in earlier if _is_sound(record)])
     for state in CACHE_STATES:
         if history is None or state == key.timing_cache:
             continue
-        ended = build.entered_at[build.status]
         found = [
             record
             for record in history.similar(replace(key, timing_cache=state))
-            if _is_sound(record) and record.finished_at <= ended
+            if _is_sound(record) and record.finished_at <= before
         ]
         if found and (not best[1] or found[0].finished_at > best[1][0].finished_at):
             best = (state, found)
@@ -250,7 +312,7 @@ def _read(given: Any) -> Side:
     if isinstance(given, Record):
         return _of_record(given)
     if isinstance(given, (str, os.PathLike)):
-        return _of_record(load_record(given))
+        return replace(_of_record(load_record(given)), name=_stem(given))
     if isinstance(given, BuildRecord):
         return _of_history(given)
     if _are_records(given):
@@ -259,7 +321,30 @@ def _read(given: Any) -> Side:
         key, record = given
         if isinstance(key, BuildKey) and isinstance(record, BuildRecord):
             return _of_history(record, key)
-    raise CompareError(f"A {type(given).__name__} is no build that has ended.", _FORMS)
+    if isinstance(given, (list, tuple)):
+        _refuse_list(given)
+    kind = type(given).__name__
+    what = "None" if given is None else f"{'An' if kind[0] in 'aeiouAEIOU' else 'A'} {kind}"
+    raise CompareError(f"{what} is no build that has ended.", _FORMS)
+
+
+def _refuse_list(given: Sequence[Any]) -> None:
+    """Refuse a list that is none of the history's, if it is plain what was meant."""
+    if not given:
+        raise CompareError(
+            "There are no earlier builds: the list is empty.",
+            "Build the network once more with the same options, or give another build.",
+        )
+    kinds = (Build, Record, str, os.PathLike)
+    if all(isinstance(getattr(item, "_build", item), kinds) for item in given):
+        raise CompareError(
+            "Builds in a list are not compared.",
+            "Give them one by one: compare(a, b), or of a list compare(*builds).",
+        )
+
+
+def _stem(path: str | os.PathLike[str]) -> str:
+    return FilePath(os.fsdecode(path)).stem
 
 
 def _are_records(given: Any) -> bool:
@@ -348,6 +433,7 @@ def _of_record(record: Record) -> Side:
         result.layers,
         record.status,
         model=None if record.name in _NAMELESS else record.name,
+        moment=("started", record.started_epoch, result.duration_s),
     )
     return replace(side, rest=_digest_of_rest(side, _NO_REST))
 
@@ -413,6 +499,7 @@ def _of_history(record: BuildRecord, key: BuildKey | None = None) -> Side:
         digest=(key.options or None) if key is not None else None,
         network=(key.network or None) if key is not None else None,
         layers=layers,
+        moment=("finished", record.finished_at, record.duration_s),
     )
 
 

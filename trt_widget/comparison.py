@@ -113,7 +113,10 @@ class Comparison:
         elif kind == ".html":
             text = _PAGE.format(title=html(self.sentence, 200), body=self._repr_html_())
         elif kind == ".csv":
-            text = self.frame.to_csv(index=False)
+            frame = self.frame
+            for name in ("phase", "path"):  # the csv module of Python 3.10 refuses a NUL
+                frame[name] = [text.replace("\0", "\ufffd") for text in frame[name]]
+            text = frame.to_csv(index=False)
         else:
             what = line(kind, 20) if kind else "a file without an ending"
             raise CompareError(
@@ -229,11 +232,13 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
         ``BuildRecord`` or a pair ``(BuildKey, BuildRecord)``; a list of ``BuildRecord`` stands for
         the one among them whose duration is in the middle, and for how much they scatter.
 
-        One ``Build`` or ``BuildWidget`` alone is compared with its own earlier builds: those with
-        the timing cache in the state that it had the last time. One list
-        (``History().similar(key)``) is its newest build compared with the others.
+        One ``Build``, ``BuildWidget``, ``Record`` or path alone is compared with its own earlier
+        builds: with the one in the middle of those with the timing cache in the state that it had
+        the last time. (``compare(build.earlier[0], build)`` takes the last one of those in the
+        same state.) One list (``build.earlier``) is its newest build compared with the others.
     names
-        What to call them, in their order; long ones are cut.
+        What to call them, in their order; long ones are cut. By default it is the name of the file
+        or of the model, and a number where those are the same.
 
     Raises
     ------
@@ -263,8 +268,19 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
         fastest, slowest = ordered[0], ordered[-1]
         lead = f"{slowest.name} took longest, {fastest.name} least: "
         sentence, notes = explain(fastest, slowest, lead)
-    notes = [f"{'; '.join(totals)}.", *notes]
+    notes = [f"{'; '.join(totals)}.", *_twice(sides), *notes]
     return Comparison(tuple(side.name for side in sides), sentence, tuple(notes), sides, merged)
+
+
+def _twice(sides: tuple[Side, ...]) -> list[str]:
+    """Say which build was given more than once."""
+    first: dict[Any, Side] = {}
+    notes = [
+        f"{first[side.moment].name} and {side.name} are the same build."
+        for side in sides
+        if side.moment is not None and first.setdefault(side.moment, side) is not side
+    ]
+    return notes[:_MOST_BUILDS]
 
 
 _STYLE: Final = (

@@ -100,7 +100,7 @@ def test_records_on_another_machine_say_the_same(
     for name, build in (("quick", quick), ("slow", slow)):
         build.record(tmp_path / f"{name}.json")
         paths.append(tmp_path / f"{name}.json")
-    there, here = compare(*paths), compare(quick, slow)
+    there, here = compare(*paths), compare(quick, slow, names=["quick", "slow"])
     assert there.sentence == here.sentence
     assert there.frame.equals(here.frame)
 
@@ -213,3 +213,18 @@ def test_a_running_and_a_cancelled_build(quick: Build) -> None:
     made = compare(quick, build, names=["whole", "part"])
     assert "part was cancelled: its times are those up to its end." in made.notes
     assert made.frame["part count"].sum() < made.frame["whole count"].sum()
+
+
+def test_why_a_build_has_no_earlier_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", "off")
+    with pytest.raises(CompareError, match="The history of builds is switched off"):
+        compare(built(executor="thread"))
+    broken = tmp_path / "history.sqlite3"
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(broken))
+    broken.write_bytes(b"a file of another program" * 100)
+    with pytest.raises(CompareError, match="is known: The history of builds could not be "):
+        compare(built(executor="thread"))
+    with Build.attach(backend="tensorrt_rtx") as attached:
+        attached.finish(b"engine")
+    with pytest.raises(CompareError, match="knows no builds of the user's own code"):
+        compare(attached)

@@ -21,7 +21,7 @@ from trt_widget import Build, BuildWidget, RecordError
 from trt_widget._differences import explain
 from trt_widget._sides import OUTSIDE, Phase, Side
 from trt_widget.comparison import CompareError, Comparison, compare
-from trt_widget.history import BuildKey, BuildRecord, PhaseTimes
+from trt_widget.history import BuildKey, BuildRecord, History, PhaseTimes
 from trt_widget.identity import digest_of_options
 from trt_widget.record import Record
 
@@ -412,13 +412,17 @@ class Stand:
     ("given", "words"),
     [
         ((), "nothing to compare"),
-        ((3,), "A int is no build that has ended"),
-        ((None, build(A=1.0)), "A NoneType is no build"),
+        ((3,), "An int is no build that has ended"),
+        ((None, build(A=1.0)), "None is no build"),
         ((build(A=1.0), Stand()), "A Stand is no build"),
-        (([],), "A list is no build"),
+        (([],), "There are no earlier builds: the list is empty"),
+        (([], build(A=1.0)), "There are no earlier builds: the list is empty"),
+        ((["a.json", "b.json"],), "Builds in a list are not compared"),
+        (([Build(b"onnx", backend="tensorrt_rtx")], build(A=1.0)), "Builds in a list are not"),
+        (([BuildWidget(b"onnx", backend="tensorrt_rtx")] * 2,), "Builds in a list are not"),
         (([build(A=1.0), 3],), "A list is no build"),
         (((KEY, 3), build(A=1.0)), "A tuple is no build"),
-        ((build(A=1.0),), "One record alone has no earlier builds"),
+        ((build(A=1.0),), "Of one build of the history it is not known"),
     ],
 )
 def test_what_cannot_be_compared(given: tuple[Any, ...], words: str) -> None:
@@ -472,9 +476,60 @@ def test_records_and_their_paths(tmp_path: Path) -> None:
     path = one.save(tmp_path / "one.json")
     for given in (path, str(path)):
         made = compare(given, one)
-        assert made.names == ("build 1", "build 2")
+        assert made.names == ("one", "mine")
         assert made.sentence == "All phases took about the same."
+        assert made.notes[1] == "one and mine are the same build."
         assert list(made.frame["phase"][:2]) == [ROOT, "Timing"]
+
+
+def test_files_are_called_by_their_names(tmp_path: Path) -> None:
+    paths = []
+    for name in ("monday/cold", "monday/warm", "friday/warm"):
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        paths.append(record().save(path))
+    assert compare(*paths[:2]).names == ("cold", "warm")
+    assert compare(*paths).names == ("cold", "monday/warm", "friday/warm")
+    assert compare(paths[0], paths[0]).names == ("build 1", "build 2")
+    # Of one model: their own name says nothing.
+    assert compare(record(), record()).names == ("build 1", "build 2")
+    assert "are the same build" not in repr(compare(*paths))
+
+
+def test_a_record_alone_is_compared_with_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "history.sqlite3"))
+    given = slower(own())
+    assert given.key is not None
+    with pytest.raises(CompareError, match="The history knows no earlier build of mine that was"):
+        compare(given)
+    key = BuildKey(**given.key)
+    for ago in (-5.0, 7.0, 60.0, 61.0, 62.0):  # one of them later
+        earlier = build(given.started_epoch - ago, Timing=abs(2.0 + ago))
+        assert History().record(key, earlier)
+    for form in (given, given.save(tmp_path / "record.json")):
+        made = compare(form)
+        assert made.names == ("earlier (the middle one of 4)", "this build")
+        assert made.notes[0] == "earlier (the middle one of 4): 1 min 03 s; this build: 9.00 s."
+
+
+def test_why_there_is_no_earlier_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cause has its own words, and a remedy that helps."""
+    file = tmp_path / "history.sqlite3"
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(file))
+    with pytest.raises(CompareError, match="The history knows no builds of the user's own"):
+        compare(record())
+    with pytest.raises(CompareError, match="Which network mine is did not become known") as caught:
+        compare(dataclasses.replace(own(), key=None))
+    assert caught.value.remedy == "Give another build to compare it with: compare(before, after)."
+    file.write_bytes(b"something else, and much longer than a header of a database" * 20)
+    with pytest.raises(CompareError, match="No earlier build of mine is known: The history of bui"):
+        compare(own())
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", "off")
+    with pytest.raises(CompareError, match=r"switched off \(TRT_WIDGET_HISTORY=off\)") as caught:
+        compare(own())
+    assert "Set TRT_WIDGET_HISTORY to a file" in (caught.value.remedy or "")
 
 
 def own(**options: Any) -> Record:
@@ -774,3 +829,11 @@ def test_saving(tmp_path: Path) -> None:
     for name in ("table.xlsx", "table"):
         with pytest.raises(CompareError, match="cannot be written as"):
             made.save(tmp_path / name)
+
+
+def test_a_name_that_a_table_cannot_hold(tmp_path: Path) -> None:
+    """Python 3.10's csv module raises at a NUL."""
+    made = compare(build(**{"A\0B": 5.0}), build(**{"A\0B": 25.0}))
+    table = pd.read_csv(made.save(tmp_path / "table.csv"))
+    assert table["phase"][1] == "A\ufffdB"
+    assert made.frame["phase"][1] == "A\0B"

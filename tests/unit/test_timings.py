@@ -214,10 +214,12 @@ def test_values_and_types_are_those_of_a_plain_frame(make: Callable[..., pd.Data
     plain = pd.DataFrame(columns)
     frame = make(tree)
     pd.testing.assert_frame_equal(frame, plain)
-    assert frame.to_csv() == plain.to_csv()
     assert frame.to_json() == plain.to_json()
     assert frame.to_string() == plain.to_string()
     assert isinstance(frame, pd.DataFrame)
+    if sys.version_info < (3, 11):  # whose csv module refuses a NUL, of a plain frame as well
+        frame, plain = (given.replace("\0", "", regex=True) for given in (frame, plain))
+    assert frame.to_csv() == plain.to_csv()
 
 
 @BOTH
