@@ -859,6 +859,14 @@ class Build:
         """Turn a time of the events into seconds since the epoch, for clocks elsewhere."""
         return self._origin_epoch + time
 
+    def epoch_now(self) -> float:
+        """Give the present time in seconds since the epoch, by the clock of the events.
+
+        That one only goes forward: a clock of the system that is set anew during the build does not
+        move it against the other times of the build.
+        """
+        return self.epoch(clock.perf_counter() - self._origin)
+
     @property
     def executor(self) -> str:
         """Where the builder runs: ``"process"``, ``"thread"`` or ``"attached"``.
@@ -948,7 +956,7 @@ class Build:
         if _ORDER[status] <= _ORDER[self._status]:
             return False
         self._status = status
-        self.entered_at[status] = clock.time()
+        self.entered_at[status] = self.epoch_now()
         time = max(0.0, clock.perf_counter() - self._origin) if self._started else 0.0
         self._news.append(StatusChanged(time, status, reason, detail))
         self._wake.set()

@@ -6,7 +6,6 @@ Made on the build's drain thread as soon as the network is known; used on that t
 from __future__ import annotations
 
 import functools
-import math
 import os
 import platform
 import time
@@ -25,6 +24,7 @@ __all__ = ["Forecast", "key_of"]
 
 #: Names of sizes that are taken over from a child process.
 _MOST_SIZES = 20
+_LARGEST = 2**63
 
 
 def key_of(
@@ -42,7 +42,7 @@ def key_of(
     size = {
         str(name): float(value)
         for name, value in list(ready.size.items())[:_MOST_SIZES]
-        if type(value) in {int, float} and math.isfinite(value) and value >= 0
+        if type(value) in {int, float} and 0 <= value < _LARGEST
     }
     targets = ",".join(options.target)
     return BuildKey(
@@ -119,6 +119,7 @@ class Forecast:
                     f"from {_count(model.networks, 'other network')}, within a factor of "
                     f"{factor:.1f}"
                 )
+        self.note = self.note or history.obstacle()
         self.expected_s = self._estimator.duration_s
         self._wanted = self._estimator.paths
 

@@ -46,7 +46,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-#: Environment variable that names another file, or says ``off``.
+#: Environment variable that names another file, or says ``off`` (``0``, ``no``, ``false``).
 VARIABLE: Final = "TRT_WIDGET_HISTORY"
 #: Builds kept of one key, and in all. The oldest go first.
 MAX_BUILDS_PER_KEY: Final = 20
@@ -56,6 +56,7 @@ MAX_PATHS: Final = 300
 #: Moments kept of a path that opens many times.
 MAX_MARKS: Final = 9
 
+_OFF: Final = ("off", "0", "no", "false")
 _FILE: Final = "history.sqlite3"
 # "TRTw": a file that does not carry it is somebody else's and never written to.
 _APPLICATION_ID: Final = 0x54525477
@@ -207,6 +208,11 @@ class BuildRecord:
     finished_at: float
 
 
+def switched_off() -> bool:
+    """Whether the environment variable switches the history off."""
+    return os.environ.get(VARIABLE, "").strip().lower() in _OFF
+
+
 class _Guard:
     """Turns whatever goes wrong in its block into a note."""
 
@@ -219,7 +225,10 @@ class _Guard:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Exception):
-            self._history.note = f"The history of builds could not be {self._what}: {error}."
+            self._history.note = (
+                f"The history of builds could not be {self._what}: {error} ({self._history.path}). "
+                f"The environment variable {VARIABLE} names another file, or says off."
+            )
         return isinstance(error, Exception)
 
 
@@ -251,13 +260,30 @@ class History:
 
                 folder = platformdirs.user_data_path("trt_widget", appauthor=False)
                 self.path, self._own = folder / _FILE, True
-            elif path is not None or given.strip().lower() != "off":
+            elif path is not None or not switched_off():
                 self.path = Path(given).expanduser()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'off' if self.path is None else repr(str(self.path))})"
 
     @property
     def enabled(self) -> bool:
         """Whether anything is kept at all."""
         return self.path is not None
+
+    def obstacle(self) -> str | None:
+        """Say why nothing can be kept, as far as that is seen without writing, or ``None``."""
+        if self.path is None:
+            return None
+        with self._guard("written"):
+            folder = next(parent for parent in self.path.absolute().parents if parent.exists())
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder} is no folder")
+            # The folder in any case: a transaction makes a file beside the database.
+            for place in (folder, self.path) if self.path.exists() else (folder,):
+                if not os.access(place, os.W_OK):
+                    raise PermissionError(f"{place} may not be written to")
+        return self.note
 
     def record(self, key: BuildKey, record: BuildRecord) -> bool:
         """Keep what a build took.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from trt_widget.errors import (
     WrongBackendError,
     call_users_code,
 )
-from trt_widget.history import VARIABLE
+from trt_widget.history import switched_off
 from trt_widget.identity import identify_model, identify_network
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: boo
         )
     if parser is not None and parser.num_errors and not network.num_outputs:
         raise diagnosis.explain_parse(source, parser, in_child=in_child)
-    if _history_wanted():
+    if not switched_off():
         # A name that is not UTF-8 cannot be read; the history does without.
         with contextlib.suppress(Exception):
             prepared.identity = identify_network(network, trt)
@@ -307,14 +306,9 @@ def _parse_source(
             "Export the model again.",
         )
     prepared = Prepared(builder, network, None, parser)
-    if _history_wanted():
+    if not switched_off():
         prepared.identity = identify_model(bytes_to_examine.value, network)
     return prepared
-
-
-def _history_wanted() -> bool:
-    """Whether the network is to be identified, which takes up to some tenths of a second."""
-    return os.environ.get(VARIABLE, "").strip().lower() != "off"
 
 
 def _check_encoding(source: Source) -> None:

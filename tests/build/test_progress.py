@@ -243,6 +243,19 @@ def test_a_new_network_is_judged_by_the_others(executor: str, history: History) 
     assert any(e.progress is not None for e in seen[:-1])
 
 
+def test_that_nothing_can_be_kept_is_said(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "file" / "history"))
+    build = Build(MODEL, executor=executor)
+    assert build.start().wait(120)
+    assert build.result is not None
+    (note,) = [note for note in build.result.notes if "history" in note]
+    assert str(tmp_path / "file" / "history") in note
+    assert VARIABLE in note
+
+
 @pytest.mark.parametrize("trouble", ["off", "garbage", "foreign", "folder", "locked"])
 def test_trouble_with_the_file_costs_the_history_only(
     executor: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

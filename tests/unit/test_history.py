@@ -813,3 +813,30 @@ def test_phases_that_are_not_kept_apart_have_their_times() -> None:
         ("a", "b"): PhaseTimes(1.0, 5.0, 4.0, 1),
         ("a", "b", OTHER): PhaseTimes(2.0, 5.0, 5.0, 2, (2.0, 3.0)),
     }
+
+
+@pytest.mark.parametrize("word", ["off", " OFF ", "0", "no", "False"])
+def test_words_that_switch_it_off(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.VARIABLE, word)
+    history = History()
+    assert not history.enabled
+    assert repr(history) == "History(off)"
+    assert history.obstacle() is None
+
+
+def test_what_stands_in_the_way_is_said_before(tmp_path: Path) -> None:
+    assert History(tmp_path / "a" / "b" / "h").obstacle() is None
+    assert not (tmp_path / "a").exists(), "looking makes nothing"
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    for path in (file / "h", file / "a" / "h"):
+        history = History(path)
+        said = history.obstacle()
+        assert said is not None, path
+        assert said == history.note
+        assert str(path) in said
+        assert module.VARIABLE in said
+
+
+def test_its_repr_says_where_it_is(tmp_path: Path) -> None:
+    assert repr(History(tmp_path / "h")) == f"History({str(tmp_path / 'h')!r})"

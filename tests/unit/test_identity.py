@@ -207,7 +207,16 @@ def test_options_that_have() -> None:
 
 def test_what_another_process_says_about_the_size_is_checked() -> None:
     backend = options().backend
-    size = {"layers": 3, "x": float("inf"), "y": "no", "z": -1.0, "b": True, "n": None}
+    size = {
+        "layers": 3,
+        "w": 10**400,
+        "v": float("nan"),
+        "x": float("inf"),
+        "y": "no",
+        "z": -1.0,
+        "b": True,
+        "n": None,
+    }
     ready = NetworkReady(0.1, 3, None, network="abc", size=size)
     key = key_of(ready, options(), backend, "process", "")
     assert key is not None

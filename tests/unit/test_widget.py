@@ -34,7 +34,9 @@ from trt_widget import (
     UnknownOptionError,
     load_record,
 )
+from trt_widget import build as build_module
 from trt_widget.errors import BuildCrashed
+from trt_widget.widget import view as view_module
 from trt_widget.widget.models import BuildCard, PhaseBar
 from trt_widget.widget.view import CardView
 from trt_widget.widget.words import printable
@@ -348,6 +350,25 @@ def test_a_quiet_build_gives_a_sign_of_life(messages: list[Any]) -> None:
         assert 2 <= len(beats) <= 4
         assert beats[-1][3]["state"]["header"]["now"] == pytest.approx(time.time(), abs=2.5)
         w.finish(b"")
+
+
+def test_a_clock_that_is_set_anew_does_not_move_the_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = BuildWidget.attach(backend="tensorrt_rtx")
+    with w:
+        w.monitor.phase_start("p", None, 1)
+        until(lambda: len(w.rows) == 1)
+        real = time.time
+        for module in (build_module.clock, view_module.clock):
+            monkeypatch.setattr(module, "time", lambda: real() - 3600.0)
+        w.request_cancel()
+        until(lambda: w.header["cancel_requested"] is not None)
+        header = w.header
+        assert 0 <= header["cancel_requested"] - header["started"] < 60
+        assert 0 <= header["now"] - header["started"] < 60
+        monkeypatch.undo()
+        w.finish(b"engine")
 
 
 def test_one_row_is_one_comm(messages: list[Any]) -> None:

@@ -105,11 +105,13 @@ class SavedResult:
             return {"text/html": f'<div class="trt-saved-{self.build_id}"></div>', "text/plain": ""}
         with self._lock:
             if self._final is None:
+                from trt_widget.record import make_record
                 from trt_widget.report import as_text, report_html
 
+                record = make_record(self._build)
                 self._final = {
-                    "text/html": report_html(self._build, fragment=True, saved_as=self.build_id),
-                    "text/plain": as_text(self._build),
+                    "text/html": report_html(record, fragment=True, saved_as=self.build_id),
+                    "text/plain": as_text(record),
                 }
             return self._final
 

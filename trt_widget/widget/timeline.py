@@ -194,7 +194,7 @@ class Timeline(anywidget.AnyWidget):
         return {**data, "text/html": self._still(), "text/plain": repr(self)}, metadata
 
     def _still(self) -> str:
-        """What stays where there is no widget: the picture, once nothing changes any more."""
+        """Give what stays where there is no widget: the picture, once nothing changes any more."""
         if self._build is not None and self._build.status not in FINAL:
             from trt_widget._text import html
 

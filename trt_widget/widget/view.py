@@ -307,7 +307,7 @@ class CardView:
             "usual_s": build.expected_s,
             "basis": build.basis,
             "slowest": self._slowest() if result else [],
-            "now": clock.time(),
+            "now": build.epoch_now(),
         }
 
     def _slowest(self) -> list[dict[str, Any]]:
