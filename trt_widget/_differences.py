@@ -3,7 +3,16 @@
 A cause is said only where the builds differ in nothing but what explains the difference; otherwise
 what they differ in is listed without a claim. It is said as a fact only where all else is known to
 be the same and the difference is more than the scatter of earlier builds; else with "perhaps".
-Whether a difference is more than chance is said where there are enough earlier builds to know.
+Of a build that did not succeed neither a cause nor a usual scatter is said: it has no whole times.
+
+The usual scatter: from three earlier builds on, a difference is more than that if it is outside of
+Student's interval (19 of 20 cases). With few builds that is wide; so it is called usual only where,
+in addition, neither build is outside of everything that was seen. Between the two nothing is
+claimed, and the range that was seen is told.
+
+Where the phase does not explain most of what a build took longer in all, that is told, too; and
+where nearly all phases took longer, in like measure, and nothing known differs, that the machine
+was busier, perhaps.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from trt_widget._sides import Phase, Side
     from trt_widget.history import BuildRecord
 
-__all__ = ["FEWEST", "Merged", "explain", "label", "merge", "verdict"]
+__all__ = ["FEWEST", "Merged", "ended", "explain", "label", "merge", "verdict"]
 
 #: Earlier builds from which on their scatter is taken for known.
 FEWEST: Final = 3
@@ -34,6 +43,16 @@ _LEAST_SHARE: Final = 0.05
 _MOST_OF_IT: Final = 0.8
 #: Another phase is mentioned too from this share of the first one's difference on.
 _ALSO: Final = 0.5
+#: The whole took clearly longer, or a phase, if it is so many times as long.
+_CLEARLY: Final = 1.25
+#: Phases that count among "nearly all": share of the longer build; how many there are at least, and
+#: the share of them, and of their time, that changed.
+_LARGE: Final = 0.02
+_FEWEST_LARGE: Final = 3
+_NEARLY_ALL: Final = 0.8
+#: They changed in like measure if the largest ratio is at most so many times the smallest.
+_ALIKE: Final = 4.0
+_ROUNDING_S: Final = 1e-6
 #: Student's t, 97.5 %, by degrees of freedom from 2 on; the last stands for all above.
 _STUDENT: Final = (
     *(4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -153,11 +172,17 @@ class _Verdict:
     difference_s
         Seconds that it took longer in the second one.
     usual
-        Whether so much is within the scatter of earlier builds; None where that is not known.
+        Whether so much is within the scatter of earlier builds; None where that is not known. With
+        ``whole`` it is about the builds in all.
     earlier
         Number of earlier builds that this rests on.
     also
         Another phase with a large difference, or None.
+    seen
+        Least and most that the earlier builds took, where one of the two builds is outside of
+        that, and yet it may be chance.
+    whole
+        What is to be told of the builds in all, or None.
     """
 
     path: Path | None
@@ -165,6 +190,21 @@ class _Verdict:
     usual: bool | None
     earlier: int
     also: _Change | None = None
+    seen: tuple[float, float] | None = None
+    whole: _Whole | None = None
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What the two builds took in all, where no phase alone explains it.
+
+    ``ratios`` are the smallest and the largest one by which nearly all phases changed, or None
+    where they did not.
+    """
+
+    before_s: float
+    after_s: float
+    ratios: tuple[float, float] | None
 
 
 def label(path: Path) -> str:
@@ -175,23 +215,83 @@ def label(path: Path) -> str:
 def verdict(first: Side, second: Side, merged: Merged) -> _Verdict:
     """Find the phase that makes the difference."""
     sample = max((first.sample, second.sample), key=len)
-    known = len(sample) >= FEWEST
+    if not _both_succeeded(first, second):
+        sample = ()
+    count = len(sample)
     row, difference = _descend(merged)
-    path = merged.paths[row]
+    path: Path | None = merged.paths[row]
     least = max(_LEAST_S, _LEAST_SHARE * max(first.duration_s, second.duration_s))
-    if abs(difference) < least:
-        return _Verdict(None, difference, known or None, len(sample))
-    usual = _within(_totals(sample, path), difference) if known else None
     also = _also(merged, row) if path else None
     if also is not None and abs(also.seconds) < max(least, _ALSO * abs(difference)):
         also = None
+    if abs(difference) < least:
+        path, also = None, None
+    told = difference + (0.0 if also is None else also.seconds)
+    whole = _whole(first, second, merged, told if path is not None else 0.0)
+    if whole is not None:
+        if whole.ratios is not None:  # then what all have in common is told, and the largest one
+            row = _largest(merged)
+            path, difference = merged.paths[row], merged.total(1, row) - merged.total(0, row)
+            also = None
+        usual, seen = _scatter([record.duration_s for record in sample], whole)
+        return _Verdict(path, difference, usual, count, also, seen, whole)
+    if path is None:
+        return _Verdict(None, difference, None, count)
+
+    def judge(row: int) -> tuple[bool | None, tuple[float, float] | None]:
+        pair = _Whole(merged.total(0, row), merged.total(1, row), None)
+        return _scatter(_totals(sample, merged.paths[row]), pair)
+
+    usual, seen = judge(row)
     if usual and also is not None:
         # What is said to be usual is all that is told; what is not usual is the news.
-        others = None if also.itself else _within(_totals(sample, also.path), also.seconds)
+        others = None if also.itself else judge(merged.paths.index(also.path))[0]
         if others is False:
-            return _Verdict(also.path, also.seconds, others, len(sample))
+            return _Verdict(also.path, also.seconds, others, count)
         also = also if others else None
-    return _Verdict(path, difference, usual, len(sample), also)
+    return _Verdict(path, difference, usual, count, also, seen)
+
+
+def _largest(merged: Merged) -> int:
+    """Give the phase that itself changed most."""
+    rows = [row for row, path in enumerate(merged.paths) if path]
+    return max(rows, key=lambda row: abs(merged.itself(1, row) - merged.itself(0, row)))
+
+
+def _both_succeeded(first: Side, second: Side) -> bool:
+    return first.status == second.status == "succeeded"
+
+
+def _whole(first: Side, second: Side, merged: Merged, told: float) -> _Whole | None:
+    """Give what is to be told of the builds in all; ``told`` seconds are told of phases."""
+    before, after = first.duration_s, second.duration_s
+    more, longer = after - before, max(before, after)
+    if abs(more) < _LEAST_S or longer < _CLEARLY * min(before, after):
+        return None
+    if not _both_succeeded(first, second):
+        return None
+    large = [
+        (merged.itself(0, row), merged.itself(1, row))
+        for row, path in enumerate(merged.paths)
+        if path and max(merged.itself(0, row), merged.itself(1, row)) >= _LARGE * longer
+    ]
+    changed = [
+        pair
+        for pair in large
+        if min(pair) > 0
+        and max(pair) >= _CLEARLY * min(pair)
+        and (pair[1] > pair[0]) is (after > before)
+    ]
+    ratios = [pair[1] / pair[0] for pair in changed]
+    enough = len(changed) >= max(_FEWEST_LARGE, _NEARLY_ALL * len(large))
+    # Also of the time of the shorter build, that no large phase stayed as it was.
+    faster = 0 if more > 0 else 1
+    share = sum(pair[faster] for pair in changed) / (sum(pair[faster] for pair in large) or 1.0)
+    if enough and share >= _NEARLY_ALL:
+        return _Whole(before, after, (min(ratios), max(ratios)))
+    if told * more > 0 and abs(told) >= _MOST_OF_IT * abs(more):
+        return None
+    return _Whole(before, after, None)
 
 
 def _descend(merged: Merged) -> tuple[int, float]:
@@ -244,12 +344,25 @@ def _totals(sample: Sequence[BuildRecord], path: Path) -> list[float]:
     return [record.phases[path].total_s for record in sample if path in record.phases]
 
 
-def _within(values: list[float], difference: float) -> bool | None:
-    """Say whether two builds of this kind differ so much by chance, in 19 of 20 cases."""
+def _scatter(values: list[float], pair: _Whole) -> tuple[bool | None, tuple[float, float] | None]:
+    """Say whether two builds of this kind differ so much by chance; the module's text says when.
+
+    Returns
+    -------
+    tuple
+        That, or None where it is not known; and in this case what was seen, if there was enough.
+    """
     if len(values) < FEWEST:
-        return None
+        return None, None
     factor = _STUDENT[min(len(values) - FEWEST, len(_STUDENT) - 1)]
-    return abs(difference) <= factor * math.sqrt(2) * statistics.stdev(values)
+    difference = abs(pair.after_s - pair.before_s)
+    if difference > factor * math.sqrt(2) * statistics.stdev(values):
+        return False, None
+    low, high = min(values), max(values)
+    both = (pair.before_s, pair.after_s)
+    if all(low - _ROUNDING_S <= value <= high + _ROUNDING_S for value in both):
+        return True, None
+    return None, (low, high)
 
 
 # ---- in words -----------------------------------------------------------------------------------
@@ -272,18 +385,15 @@ def explain(
     if same is False:
         words = " and ".join(_with_layers(side) for side in (first, second))
         before += f"{'d' if before else 'D'}ifferent networks ({words}): "
+    before += _stopped(first, second)
     told = _told(first, second, found, same=same)
-    if not before and not found.path:
+    if not before and (found.path is None or found.path == OUTSIDE or found.whole is not None):
         told = told[:1].upper() + told[1:]
-    notes = [
-        f"{line(side.name, 60)} {_ended(side)}: its times are those up to its end."
-        for side in (first, second)
-        if side.status != "succeeded"
-    ]
+    notes = []
     if same is None:
         models = " and ".join(line(str(side.model), 60) for side in (first, second))
         notes.append(f"Whether {models} are the same network is not known.")
-    elif found.path is not None and same:
+    elif same and _both_succeeded(first, second) and (found.path is not None or found.whole):
         notes += _chance(found)
     left_out = first.left_out + second.left_out
     if left_out:
@@ -294,36 +404,77 @@ def explain(
 
 def _told(first: Side, second: Side, found: _Verdict, *, same: bool | None) -> str:
     """Say what changed, and why if it is known, without a full stop."""
-    if found.path is None:
+    told = [] if found.whole is None else [_in_all(first, second, found.whole, same=same)]
+    if found.path is not None:
+        name = label(found.path) if found.path else "what is outside of TensorRT's phases"
+        phases = f"{name} {_took(found.difference_s)}"
+        if found.also is not None:
+            itself = " itself" if found.also.itself else ""
+            phases += f", {label(found.also.path)}{itself} {_took(found.also.seconds)}"
+        told.append(phases)
+    if not told:
+        if not _both_succeeded(first, second):
+            return "no phase took much more or less"
         return "all phases took about the same"
-    name = label(found.path) if found.path else "what is outside of TensorRT's phases"
-    told = f"{name} {_took(found.difference_s)}"
-    if found.also is not None:
-        itself = " itself" if found.also.itself else ""
-        told += f", {label(found.also.path)}{itself} {_took(found.also.seconds)}"
-    if same is False:
-        return told
+    words = "; ".join(told)
+    if same is False or not _both_succeeded(first, second):
+        return words
     if found.usual and same:
-        return f"{told}, which is within the usual scatter of {found.earlier} earlier builds"
-    if first.status == second.status == "succeeded":
-        told += _because(first, second, found)
-    return told
+        return f"{words}, which is within the usual scatter of {found.earlier} earlier builds"
+    return words + _because(first, second, found)
+
+
+def _in_all(first: Side, second: Side, whole: _Whole, *, same: bool | None) -> str:
+    """Say what the builds took in all."""
+    words = f"in all {duration(whole.after_s)} instead of {duration(whole.before_s)}"
+    if whole.ratios is None:
+        return words
+    low, high = whole.ratios
+    if high > _ALIKE * low:
+        return f"{words}, nearly all phases {'longer' if low > 1 else 'shorter'}"
+    digits = 1 if low > 1 else 2
+    shown = [f"{ratio:.{digits}f}" for ratio in (low, high)]
+    words += f", nearly all phases {' to '.join(dict.fromkeys(shown))} times as long"
+    if same and not dict(_differing(first, second)):
+        words += f", perhaps because the machine was {'busier' if low > 1 else 'less busy'}"
+    return words
 
 
 def _chance(found: _Verdict) -> list[str]:
     """Say whether that is more than chance, where the sentence does not."""
-    if found.usual is None:
-        note = "Whether that is more than chance is not known: it takes"
-        return [f"{note} {FEWEST} earlier builds of the network to say."]
     if found.usual:
         return []
-    return [f"That is more than the usual scatter of {found.earlier} earlier builds."]
+    if found.usual is False:
+        return [f"That is more than the usual scatter of {found.earlier} earlier builds."]
+    if found.seen is not None:
+        what = ""
+        if found.path is not None and found.whole is None:
+            what = f" for {label(found.path)}" if found.path else f" {label(OUTSIDE)}"
+        seen = " to ".join(dict.fromkeys(map(duration, found.seen)))
+        words = (
+            f"{found.earlier} earlier builds took {seen}{what}: whether this is more than chance"
+        )
+        return [f"{words} is not certain."]
+    note = "Whether that is more than chance is not known: it takes"
+    return [f"{note} {FEWEST} earlier builds of the network to say."]
 
 
-def _ended(side: Side) -> str:
-    return {"cancelled": "was cancelled", "failed": "failed"}.get(
+def _stopped(first: Side, second: Side) -> str:
+    """Say which of two builds did not succeed, before what is said of their times."""
+    stopped = [side for side in (first, second) if side.status != "succeeded"]
+    if not stopped:
+        return ""
+    who = " and ".join(f"{line(side.name, 60)} {ended(side)}" for side in stopped)
+    their = "its" if len(stopped) == 1 else "their"
+    return f"{who}, so {their} times are those up to then: "
+
+
+def ended(side: Side) -> str:
+    """Say how and when a build ended that did not succeed."""
+    how = {"cancelled": "was cancelled", "failed": "failed"}.get(
         side.status, "ended with an outcome that is not known"
     )
+    return f"{how} after {duration(side.duration_s)}"
 
 
 def _took(difference: float) -> str:
@@ -360,7 +511,7 @@ def _because(first: Side, second: Side, found: _Verdict) -> str:
         return ""
     cause = _cause(first, second, found, list(differing))
     if cause:
-        sure = found.usual is False and _all_known(first, second)
+        sure = found.usual is False and found.whole is None and _all_known(first, second)
         return f": {cause}" if sure else f", perhaps because {cause}"
     listed = ", ".join(
         f"{name} ({change})" if change else name for name, change in differing.items()
@@ -378,6 +529,8 @@ def _cause(first: Side, second: Side, found: _Verdict, differing: list[str]) -> 
         return ""
     slower = second if found.difference_s > 0 else first
     if differing == [_NAMES["timing_cache"]]:
+        if found.whole is not None and found.whole.ratios is not None:
+            return ""  # it has no influence on nearly all phases
         return _cause_in_cache(first, second, found, slower)
     if differing == ["optimization_level"]:
         given = [(side.options or {}).get("optimization_level") for side in (first, second)]

@@ -11,7 +11,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trt_widget._differences import explain, label, merge
+from trt_widget._differences import ended, explain, label, merge
 from trt_widget._diverging import Bar, draw
 from trt_widget._sides import CompareError, read_sides
 from trt_widget._table import Row, Table, pick
@@ -268,6 +268,12 @@ def compare(*builds: Any, names: Any = None) -> Comparison:
         fastest, slowest = ordered[0], ordered[-1]
         lead = f"{slowest.name} took longest, {fastest.name} least: "
         sentence, notes = explain(fastest, slowest, lead)
+        others = [side for side in sides if side is not fastest and side is not slowest]
+        notes += [
+            f"{side.name} {ended(side)}: its times are those up to then."
+            for side in others
+            if side.status != "succeeded"
+        ][:_MOST_BUILDS]
     notes = [f"{'; '.join(totals)}.", *_twice(sides), *notes]
     return Comparison(tuple(side.name for side in sides), sentence, tuple(notes), sides, merged)
 
