@@ -21,7 +21,7 @@ _LABEL: Final = 230  # units for the names on the left
 _FIGURES: Final = 130  # and for the figures on the right
 _SIGN: Final = 64  # beside a bar, for its own figure
 _ROW: Final = 24
-_TOP: Final = 26
+_TOP: Final = 46
 # Vermilion and blue of Okabe and Ito.
 _GREW: Final = "#d55e00"
 _SHRANK: Final = "#0072b2"
@@ -51,7 +51,9 @@ class Bar:
     after_s: float
 
 
-def draw(bars: Sequence[Bar], words: str, heads: tuple[str, str], *, alone: bool = False) -> str:
+def draw(
+    bars: Sequence[Bar], words: str, heading: str, heads: tuple[str, str], *, alone: bool = False
+) -> str:
     """Draw them as SVG.
 
     Parameters
@@ -60,6 +62,8 @@ def draw(bars: Sequence[Bar], words: str, heads: tuple[str, str], *, alone: bool
         From the top down.
     words
         What it shows, for who cannot see it.
+    heading
+        What the bars are, above all.
     heads
         What is to the left of the line, and to its right.
     alone
@@ -78,14 +82,15 @@ def draw(bars: Sequence[Bar], words: str, heads: tuple[str, str], *, alone: bool
         f"{f'<style>{_STYLE}</style>' if alone else ''}<title>{said}</title>"
     )
     names = (
-        f'<g fill="currentColor"><text x="{middle - 8:.0f}" y="14" text-anchor="end">'
-        f'◀ {html(heads[0], 40)}</text><text x="{middle + 8:.0f}" y="14">{html(heads[1], 40)} ▶'
+        f'<g fill="currentColor"><text x="4" y="14" font-weight="600">{html(heading, 100)}</text>'
+        f'<text x="{middle - 8:.0f}" y="34" text-anchor="end">◀ {html(heads[0], 40)}</text>'
+        f'<text x="{middle + 8:.0f}" y="34">{html(heads[1], 40)} ▶'
         "</text></g>"
     )
     parts = [
         svg,
         names,
-        f'<path d="M{middle:.0f} 4V{height - 4}" stroke="currentColor" stroke-opacity=".5"/>',
+        f'<path d="M{middle:.0f} 24V{height - 4}" stroke="currentColor" stroke-opacity=".5"/>',
     ]
     for row, bar in enumerate(bars):
         more = bar.after_s - bar.before_s

@@ -172,8 +172,10 @@ class Comparison:
                     merged.itself(side, row),
                 )
             )
-        words = f"Time of each phase itself, compared with {names[0]}. {self.sentence}"
-        return draw(bars, words, (f"less than {names[0]}", f"more than {names[0]}"), alone=alone)
+        heading = "Time of each phase itself, without the phases in it"
+        words = f"{heading}, compared with {names[0]}. {self.sentence}"
+        heads = (f"less than {names[0]}", f"more than {names[0]}")
+        return draw(bars, words, heading, heads, alone=alone)
 
     def _table(self) -> Table:
         merged, paths, sides = self._merged, self._merged.paths, self._columns()
@@ -187,14 +189,14 @@ class Comparison:
             counts = [merged.count(side, at) for side in sides]
             cells = [duration(time) if n else "none" for time, n in zip(times, counts, strict=True)]
             if two:
-                more = times[1] - times[0]
-                cells.append(f"{'+' if more >= 0 else '-'}{duration(abs(more))}")
+                cells.append(_signed(times[1] - times[0]))
+                cells.append(_signed(merged.itself(1, at) - merged.itself(0, at)))
                 cells.append(f"{times[1] / times[0]:.2f}" if times[0] > 0 else "none")
             same = len(set(counts)) == 1
             cells.append(f"{counts[0]:,}" if same else " → ".join(f"{n:,}" for n in counts))
             rows.append(Row(label(path), max(0, len(path) - 1), tuple(cells), _whole(path)))
         names = [self.names[side] for side in sides]
-        heads = ("Phase", *names, *(("Difference", "Ratio") if two else ()), "Count")
+        heads = ("Phase", *names, *(("Difference", "Itself", "Ratio") if two else ()), "Count")
         more_rows, more_builds = len(paths) - len(rows), len(self.names) - len(sides)
         notes = []
         if more_rows:
@@ -206,7 +208,10 @@ class Comparison:
                 f"+{more_builds:,} builds that differ less from the first one; the DataFrame "
                 "(frame) has them all."
             )
-        return Table(f"Time of each phase: {', '.join(names)}", heads, rows, notes=tuple(notes))
+        caption = f"Time of each phase: {', '.join(names)}"
+        if two:
+            caption += "; itself: the difference without the phases in it"
+        return Table(caption, heads, rows, notes=tuple(notes))
 
     def _columns(self) -> list[int]:
         """Give the builds that the table shows: the first, and those that differ most from it."""
@@ -214,6 +219,10 @@ class Comparison:
         others = range(1, len(lengths))
         most = nlargest(_MOST_BUILDS - 1, others, key=lambda side: abs(lengths[side] - lengths[0]))
         return [0, *sorted(most)]
+
+
+def _signed(more: float) -> str:
+    return f"{'+' if more >= 0 else '-'}{duration(abs(more))}"
 
 
 def _whole(path: tuple[str, ...]) -> str:
