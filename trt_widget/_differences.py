@@ -45,9 +45,10 @@ _MOST_OF_IT: Final = 0.8
 _ALSO: Final = 0.5
 #: The whole took clearly longer, or a phase, if it is so many times as long.
 _CLEARLY: Final = 1.25
-#: Phases that count among "nearly all": share of the longer build; how many there are at least, and
-#: the share of them, and of their time, that changed.
-_LARGE: Final = 0.02
+#: Phases that count among "nearly all": share of the longer build, small, because of many networks
+#: one phase takes nine tenths; how many there are at least, and the share of them, and of their
+#: time, that changed.
+_LARGE: Final = 0.005
 _FEWEST_LARGE: Final = 3
 _NEARLY_ALL: Final = 0.8
 #: They changed in like measure if the largest ratio is at most so many times the smallest.
@@ -412,6 +413,8 @@ def _told(first: Side, second: Side, found: _Verdict, *, same: bool | None) -> s
             itself = " itself" if found.also.itself else ""
             phases += f", {label(found.also.path)}{itself} {_took(found.also.seconds)}"
         told.append(phases)
+    elif found.whole is not None and found.whole.ratios is None:
+        told.append("no phase alone took much more or less")
     if not told:
         if not _both_succeeded(first, second):
             return "no phase took much more or less"

@@ -448,6 +448,25 @@ def test_where_everything_is_slower_that_is_said() -> None:
     assert explain(quiet, busy(1.03, 1.03, 1.03, 1.03, 1))[0] == "All phases took about the same."
 
 
+def test_what_is_spread_over_many_phases_is_said_of_the_whole() -> None:
+    """Also where each phase alone is too small to be told, or the one that is told not most."""
+    phases = {(f"root {at}",): PhaseTimes(at, at + 1.0, 0.1) for at in range(30)}
+    few = BuildRecord(3.0, phases, 0.0)
+    # Half of the phases are new, so that not nearly all of them took longer.
+    more = dataclasses.replace(
+        few,
+        duration_s=6.0,
+        phases={**few.phases, **{(f"new {at}",): PhaseTimes(0.0, 1.0, 0.1) for at in range(30)}},
+    )
+    assert compare(few, more).sentence == (
+        "In all 6.00 s instead of 3.00 s; no phase alone took much more or less."
+    )
+    both = dataclasses.replace(
+        more, duration_s=8.0, phases={**more.phases, ("Big",): PhaseTimes(0.0, 2.0, 2.0)}
+    )
+    assert compare(few, both).sentence == "In all 8.00 s instead of 3.00 s; Big took 2.00 s longer."
+
+
 def test_earlier_builds_tell_whether_the_whole_is_usual() -> None:
     quiet, slow = busy(1, 1, 1, 1, 1), busy(3, 2, 2, 2.5, 1)
     for lengths, words in (
