@@ -438,7 +438,8 @@ def _in_all(first: Side, second: Side, whole: _Whole, *, same: bool | None) -> s
     digits = 1 if low > 1 else 2
     shown = [f"{ratio:.{digits}f}" for ratio in (low, high)]
     words += f", nearly all phases {' to '.join(dict.fromkeys(shown))} times as long"
-    if same and not dict(_differing(first, second)):
+    known = same and _network_known(first, second)
+    if known and not dict(_differing(first, second)):
         words += f", perhaps because the machine was {'busier' if low > 1 else 'less busy'}"
     return words
 
@@ -502,6 +503,12 @@ def _same_network(first: Side, second: Side) -> bool | None:
     return True
 
 
+def _network_known(first: Side, second: Side) -> bool:
+    """Say whether something speaks for one network; else the builds may be of any two."""
+    named = first.model is not None and first.model == second.model
+    return bool(first.network and second.network) or named
+
+
 def _with_layers(side: Side) -> str:
     layers = "" if side.layers is None else f", {side.layers:,} layers"
     return f"{line(side.name, 60)}{layers}"
@@ -524,9 +531,7 @@ def _because(first: Side, second: Side, found: _Verdict) -> str:
 
 def _cause(first: Side, second: Side, found: _Verdict, differing: list[str]) -> str:
     """Give what explains the difference, if it is the only thing that differs."""
-    named = first.model and first.model == second.model
-    known = (first.network and second.network) or named  # else they may be of any two networks
-    if not known or not found.path or len(differing) != 1:
+    if not _network_known(first, second) or not found.path or len(differing) != 1:
         return ""
     if found.also is not None and (found.also.seconds > 0) is not (found.difference_s > 0):
         return ""

@@ -140,7 +140,10 @@ def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
     """
     if not given:
         raise CompareError("There is nothing to compare.", _FORMS)
-    sides = _with_its_past(given[0]) if len(given) == 1 else [_read(item) for item in given]
+    if len(given) == 1:
+        sides = _with_its_past(given[0])
+    else:
+        sides = _know(given, [_read(item) for item in given])
     chosen = _check_names(names, len(sides))
     if chosen is None:
         chosen = [_shown(side.name) for side in sides]
@@ -149,6 +152,33 @@ def read_sides(given: Sequence[Any], names: Any) -> list[Side]:
         if len(set(chosen)) < len(chosen):
             chosen = [f"build {number}" for number in range(1, len(sides) + 1)]
     return [replace(side, name=name) for side, name in zip(sides, chosen, strict=True)]
+
+
+def _know(given: Sequence[Any], sides: list[Side]) -> list[Side]:
+    """Add what is known of earlier builds that were given beside the build that has them."""
+    known = list(sides)
+    for build, own in zip(given, sides, strict=True):
+        build = getattr(build, "_build", build)  # noqa: PLW2901 - a widget stands for its build
+        earlier = build.earlier if isinstance(build, Build) else []
+        for at, item in enumerate(given):
+            records = [item] if isinstance(item, BuildRecord) else item
+            if _are_records(records) and all(record in earlier for record in records):
+                known[at] = _like(sides[at], own)
+    return known
+
+
+def _like(side: Side, own: Side) -> Side:
+    """Give a build of the history what is known of another one with the same key."""
+    return replace(
+        side,
+        facts=own.facts,
+        options=own.options,
+        digest=own.digest,
+        network=own.network,
+        layers=own.layers,
+        model=own.model,
+        rest=own.rest,
+    )
 
 
 def _with_folders(given: Sequence[Any], names: list[str]) -> list[str]:
@@ -290,19 +320,9 @@ def _typical(records: Sequence[BuildRecord], like: Side) -> Side:
     middle = statistics.median_low(record.duration_s for record in sound)
     record = next(record for record in sound if record.duration_s == middle)
     name = "earlier" if len(sound) == 1 else f"earlier (the middle one of {len(sound)})"
-    return replace(
-        _of_history(record),
-        name=name,
-        facts=like.facts,
-        options=like.options,
-        digest=like.digest,
-        network=like.network,
-        layers=like.layers,
-        sample=tuple(sound),
-        model=like.model,
-        rest=like.rest,
-        left_out=len(records) - len(sound),
-    )
+    left_out = len(records) - len(sound)
+    middle_one = replace(_of_history(record), name=name, sample=tuple(sound), left_out=left_out)
+    return _like(middle_one, like)
 
 
 def _read(given: Any) -> Side:

@@ -159,6 +159,13 @@ def test_a_build_against_its_own_history(tmp_path: Path, monkeypatch: pytest.Mon
     # With so many it is known whether a difference is usual.
     assert "is not known" not in repr(made)
     records = widget._build.earlier
+    for earlier in (records, records[0]):
+        first, second = read_sides((earlier, widget), None)
+        assert list(_differing(first, second)) == []
+        assert first.network == second.network is not None
+        assert first.facts == second.facts
+    alone, _ = read_sides((records[0], records[1]), None)
+    assert alone.network is None
     assert compare(records).names[0] == "earlier (the middle one of 3)"
     assert compare(records, widget).frame["difference_s"].tolist() == pytest.approx(
         made.frame["difference_s"].tolist()

@@ -438,6 +438,9 @@ def test_where_everything_is_slower_that_is_said() -> None:
     cold, _ = explain(quiet, dataclasses.replace(slow, facts={**slow.facts, **COLD}))
     assert "because" not in cold
     assert "the builds differ in timing cache (warm → cold)." in cold
+    # Of any two builds it is not known whether they are of one network.
+    any_two = [dataclasses.replace(one, network=None, model=None) for one in (quiet, slow)]
+    assert "2.0 to 3.0 times as long; P0 took 2.00 s longer." in explain(*any_two)[0]
     # What is unlike is not the machine's.
     unlike, _ = explain(quiet, busy(3, 20, 2, 1.5, 1))
     assert "In all 16.5 s instead of 2.51 s, nearly all phases longer; P1 took" in unlike
