@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trt_widget._files import is_whole, save_atomically
-from trt_widget._timing_cache import cache_facts
 from trt_widget._wake import Wake
 from trt_widget.backend import backend_of, find_backend
 from trt_widget.errors import (
@@ -48,7 +47,6 @@ from trt_widget.events import (
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
 from trt_widget.executors.gate import GATE
-from trt_widget.identity import digest_of_options
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
 from trt_widget.phases import PhaseTree
@@ -319,6 +317,8 @@ class Build:
                 if self._status in FINAL:  # a signal handler has cancelled it meanwhile
                     return self
                 self._executor = executor
+                from trt_widget.identity import digest_of_options
+
                 # Before the caller's functions can change what they refer to.
                 self._options_digest = digest_of_options(self.options)
             # One time zero for both sides, also for a build that never comes to run.
@@ -1150,6 +1150,8 @@ class Build:
                 after = f"{self.options.timeout:g} s"
                 cause = f"The build was cancelled because its time was up after {after} (timeout=)."
             error = BuildCancelled(cause, reason=reason or "user")
+        from trt_widget._timing_cache import cache_facts
+
         self.tree.close(outcome.status, outcome.time)
         self._engine = outcome.engine
         warnings = [m.message for m in self._build_log.serious if m.severity == "warning"]

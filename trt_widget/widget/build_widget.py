@@ -267,6 +267,11 @@ class BuildWidget(BuildCard):
         return self._build.result
 
     @property
+    def basis(self) -> str | None:
+        """Where :attr:`progress` and :attr:`eta_s` come from, in words; see :attr:`Build.basis`."""
+        return self._build.basis
+
+    @property
     def build(self) -> Build:
         """The build behind this view."""
         return self._build

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_widget._text import duration
 from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
 from trt_widget.widget.words import MAX_LINES, closing, describe, failure, where
 
@@ -57,6 +56,8 @@ def _outlook(build: Build) -> str | None:
     """Say how far it is, while it runs and something is known."""
     if build.status != "running" or build.progress is None:
         return None
+    from trt_widget._text import duration
+
     if build.exceeded and build.expected_s is not None:
         return f"takes longer than the expected {duration(build.expected_s)}"
     left = "" if build.eta_s is None else f", about {duration(build.eta_s)} left"

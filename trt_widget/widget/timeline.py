@@ -32,7 +32,6 @@ import traitlets
 from trt_widget.build import FINAL
 from trt_widget.errors import OptionError
 from trt_widget.phases import STATUSES
-from trt_widget.record import Record, load_record
 from trt_widget.widget.models import CancelChannel, _read
 from trt_widget.widget.rows import MAX_LABEL, clipped
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from trt_widget.build import Build
     from trt_widget.events import Event
     from trt_widget.phases import PhaseNode, PhaseTree
+    from trt_widget.record import Record
 
 __all__ = ["COLUMNS", "Timeline"]
 
@@ -128,7 +128,7 @@ class Timeline(anywidget.AnyWidget):
         source = self._source = _readable(source)
         self._title = source.name
         self._requests: deque[Any] = deque(maxlen=4 * MAX_VIEWS)
-        if isinstance(source, Record):
+        if not hasattr(source, "subscribe"):  # a record
             super().__init__(data=_from_record(source))
             return
         self._build = source
@@ -213,9 +213,13 @@ class Timeline(anywidget.AnyWidget):
 def _readable(source: Any) -> Any:
     """Give the build or record that was meant."""
     source = getattr(source, "build", source)  # of a widget
+    if all(hasattr(source, name) for name in ("tree", "subscribe")):
+        return source
+    from trt_widget.record import Record, load_record
+
     if isinstance(source, (str, os.PathLike)):
         return load_record(source)
-    if isinstance(source, Record) or all(hasattr(source, name) for name in ("tree", "subscribe")):
+    if isinstance(source, Record):
         return source
     raise OptionError(
         f"Timeline() was given a {type(source).__name__}, which is no build.",
