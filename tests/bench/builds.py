@@ -212,7 +212,8 @@ _kept: dict[str, Any] = {}
 def flood(rate: float, count: int) -> None:
     """Begin a build with a flood and leave the kernel idle; a Label says when it has ended.
 
-    The Label gives CPU and wall seconds of this process from the flood's first event to the end.
+    The Label gives CPU and wall seconds of this process from the flood's first event to the last
+    batch before the end, and the CPU seconds of the end.
     """
     from IPython.display import display
 
@@ -222,6 +223,7 @@ def flood(rate: float, count: int) -> None:
     configure = functools.partial(make_flood, rate, count)
     widget = BuildWidget(mlp().SerializeToString(), executor="process", configure=configure)
     begun: list[tuple[float, float]] = []
+    last: list[tuple[float, float]] = [(0.0, 0.0)]
     emitted = flood_events(count)
     _kept["expected"] = last_state(emitted)
     _kept["widget"] = widget
@@ -230,6 +232,8 @@ def flood(rate: float, count: int) -> None:
     def note(events: list[Event]) -> None:
         if not begun and any(isinstance(event, CALLBACKS) for event in events):
             begun.append((time.process_time(), perf_counter()))
+        if widget.build.status == "running":
+            last[0] = (time.process_time(), perf_counter())
 
     widget.subscribe(note)
     display(widget.start())  # type: ignore[no-untyped-call]
@@ -238,9 +242,10 @@ def flood(rate: float, count: int) -> None:
         from ipywidgets import Label
 
         widget.build.wait()
-        cpu, wall = time.process_time() - begun[0][0], perf_counter() - begun[0][1]
+        end_cpu = time.process_time() - last[0][0]
+        cpu, wall = (at - start for at, start in zip(last[0], begun[0], strict=True))
         sent, sent_s, sent_cpu_s = json.loads(widget.build.printed.splitlines()[-1])
-        Label(json.dumps([cpu, wall, sent, sent_s, sent_cpu_s]))
+        Label(json.dumps([cpu, wall, sent, sent_s, sent_cpu_s, end_cpu]))
 
     threading.Thread(target=run, daemon=True).start()
 

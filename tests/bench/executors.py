@@ -248,7 +248,7 @@ def flood(*, long: bool) -> list[Row]:
             )
             time.sleep(4)  # the last state goes out twice
             found = json.loads(kernel.widgets("LabelModel")[-1].state["value"])
-            cpu, wall, sent, sent_s, sent_cpu_s = found
+            cpu, wall, sent, sent_s, sent_cpu_s, end_cpu = found
             expected = printed(kernel.run("builds.flood_expected()"))
             wrong = wrong_rows(kernel, expected, below="Replayed trace")
             kernel.run("builds.flood_close()")
@@ -261,6 +261,7 @@ def flood(*, long: bool) -> list[Row]:
             "< 10%",
             share < 0.10,
         ),
+        Row("... CPU of the end, once", f"{end_cpu:.2f} s"),
         Row("... last state", f"{len(wrong)} rows wrong" if wrong else "exact", "exact", not wrong),
     ]
 

@@ -175,7 +175,7 @@ def rates(*, long: bool) -> list[Row]:
             count = round(rate * seconds)
             alone = _emit(kernel, kind, rate, round(rate * min(seconds, 5.0)), with_widget=False)
             first = len(kernel.messages)
-            cpu, wall, grown = _emit(kernel, kind, rate, count, with_widget=True)
+            cpu, wall, grown, end_cpu = _emit(kernel, kind, rate, count, with_widget=True)
             time.sleep(4)  # the last state goes out twice
             comm = _comm_messages(kernel.messages[first:])
             wrong = _wrong_rows_of(kernel)
@@ -194,6 +194,7 @@ def rates(*, long: bool) -> list[Row]:
                     "< 10%",
                     share < 0.10,
                 ),
+                Row(f"{head}: CPU of the end, once", f"{end_cpu:.2f} s"),
                 Row(f"{head}: growth of memory", f"{grown:.1f} MB", "< 20 MB", grown < 20),
                 Row(f"{head}: last state", _exactness(wrong), "exact", not wrong),
                 Row(f"{head}: kB/s of comm messages, busiest", f"{size / 1000:.0f}"),
