@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trt_widget._table import pick
 from trt_widget._text import duration, html, line
 from trt_widget.icicle import Icicle, quiet_s, silences, slowest, theme
 from trt_widget.record import as_record
@@ -318,15 +319,7 @@ def table(record: Record, most: int) -> tuple[list[Row], int]:
     """Give the phases that took longest with everything above them, in tree order."""
     columns, depths = record.path_columns, record.depths()
     parents, totals = columns["parent"], columns["total_s"]
-    kept: set[int] = set()
-    for index in sorted(range(len(totals)), key=lambda row: (-totals[row], row)):
-        chain: list[int] = []
-        row = index
-        while row >= 0 and row not in kept and len(chain) <= most:
-            chain.append(row)
-            row = parents[row]
-        if len(kept) + len(chain) <= most:
-            kept.update(chain)
+    kept = pick(totals, parents, most)
     whole = sum(total for total, parent in zip(totals, parents, strict=True) if parent < 0)
     rows = [
         Row(
@@ -340,7 +333,7 @@ def table(record: Record, most: int) -> tuple[list[Row], int]:
             steps=f"{columns['steps'][row]:,} of {columns['num_steps'][row]:,}",
             status=columns["status"][row],
         )
-        for row in sorted(kept)
+        for row in kept
     ]
     return rows, len(totals) - len(rows)
 
