@@ -518,8 +518,6 @@ class Stand:
         (([],), "There are no earlier builds: the list is empty"),
         (([], build(A=1.0)), "There are no earlier builds: the list is empty"),
         ((["a.json", "b.json"],), "Builds in a list are not compared"),
-        (([Build(b"onnx", backend="tensorrt_rtx")], build(A=1.0)), "Builds in a list are not"),
-        (([BuildWidget(b"onnx", backend="tensorrt_rtx")] * 2,), "Builds in a list are not"),
         (([build(A=1.0), 3],), "A list is no build"),
         (((KEY, 3), build(A=1.0)), "A tuple is no build"),
         ((build(A=1.0),), "Of one build of the history it is not known"),
@@ -530,6 +528,16 @@ def test_what_cannot_be_compared(given: tuple[Any, ...], words: str) -> None:
         compare(*given)
     assert caught.value.remedy
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("kind", [Build, BuildWidget])
+def test_builds_in_a_list(kind: type[Any]) -> None:
+    made = kind(b"onnx", backend="tensorrt_rtx")
+    with pytest.raises(CompareError, match="Builds in a list are not"):
+        compare([made], build(A=1.0))
+    with pytest.raises(CompareError, match="Builds in a list are not"):
+        compare([made, made])
+    made.close()
 
 
 @pytest.mark.parametrize("names", [["a"], "ab", [1, 2], ["a", ""], ["a", "b", "c"], 7, [None, "a"]])
