@@ -11,6 +11,7 @@ import datetime as dt
 import os
 import platform
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -68,8 +69,8 @@ def header() -> str:
 def main() -> int:
     """Measure and print; return the exit status."""
     options = parse()
-    # These builds are no experience for later ones.
-    os.environ["TRT_WIDGET_HISTORY"] = "off"
+    # As for a user, but these builds are no experience for later ones.
+    os.environ["TRT_WIDGET_HISTORY"] = str(Path(tempfile.mkdtemp(prefix="bench-")) / "history")
     from tests.bench import executors, figures, progress, timeline
     from tests.bench.figures import say
 

@@ -29,7 +29,7 @@ def options(**given: Any) -> BuildOptions:
 
 def network_of(*kinds: str) -> Any:
     """Stand in for a network of TensorRT's."""
-    layers = [SimpleNamespace(type=SimpleNamespace(name=kind)) for kind in kinds]
+    layers = [SimpleNamespace(type=trt.LayerType.__members__[kind]) for kind in kinds]
     return SimpleNamespace(num_layers=len(layers), get_layer=layers.__getitem__)
 
 
