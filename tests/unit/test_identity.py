@@ -35,7 +35,9 @@ def network_of(*kinds: str) -> Any:
 
 def test_the_size_of_a_model() -> None:
     made = models.mlp(3, 8)
-    found = identify_model(made.SerializeToString(), network_of("ACTIVATION", "CONSTANT", "SHUFFLE"))
+    found = identify_model(
+        made.SerializeToString(), network_of("ACTIVATION", "CONSTANT", "SHUFFLE")
+    )
     assert found is not None
     assert found.size == {
         "layers": 3.0,
