@@ -96,12 +96,13 @@ def identify_network(network: Any, trt: Any) -> NetworkIdentity:
     """
     content = _Content()
     layers = int(network.num_layers)
-    parameters = 0
+    constants = parameters = 0
     for index in range(network.num_inputs):
         content.add_text(repr(_tensor(network.get_input(index))))
     for index in range(min(layers, _MOST_LAYERS)):
         layer = network.get_layer(index)
         kind = layer.type.name
+        constants += kind == "CONSTANT"
         inputs = [layer.get_input(number) for number in range(layer.num_inputs)]
         outputs = [layer.get_output(number) for number in range(layer.num_outputs)]
         class_name, plain, weights = _LAYERS.get(kind, ("", (), ()))
@@ -114,7 +115,7 @@ def identify_network(network: Any, trt: Any) -> NetworkIdentity:
         )
         for name in weights:
             parameters += _add_weights(content, getattr(layer, name, None))
-    size = {"layers": layers, "computing": _computing(network), "parameters": parameters}
+    size = {"layers": layers, "computing": layers - constants, "parameters": parameters}
     return NetworkIdentity(
         f"{layers}-{content.digest}", {name: float(n) for name, n in size.items()}
     )

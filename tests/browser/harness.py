@@ -591,3 +591,21 @@ class Notebook(ServedPage):
         if not self.page.is_closed():
             self.page.evaluate("window.panel?.sessionContext.shutdown()")
             self.page.close()
+
+
+def in_module(lab: Lab, name: str, setup: str, script: str) -> Any:
+    """Run a script in a page of its own with a module of the widget; give what it returns.
+
+    Parameters
+    ----------
+    name
+        The module's file in ``static``.
+    setup
+        A function of the module's text, in which ``SCRIPT`` stands for the script.
+    """
+    module = ROOT / "trt_widget" / "widget" / "static" / name
+    page = lab.context.new_page()
+    try:
+        return page.evaluate(setup.replace("SCRIPT", script), module.read_text("utf-8"))
+    finally:
+        page.close()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import trt_widget.widget
+from tests.browser.harness import in_module
 
 if TYPE_CHECKING:
     from tests.browser.harness import Lab
 
-MODULE = (Path(trt_widget.widget.__file__).parent / "static" / "build.js").read_text("utf-8")
 SETUP = """
 async module => {
     const blob = new Blob([module], {type: 'text/javascript'});
@@ -32,11 +30,7 @@ async module => {
 
 def told(lab: Lab, script: str) -> Any:
     """Run a script with a clock; give what it returns."""
-    page = lab.context.new_page()
-    try:
-        return page.evaluate(SETUP.replace("SCRIPT", script), MODULE)
-    finally:
-        page.close()
+    return in_module(lab, "build.js", SETUP, script)
 
 
 def test_silence_is_counted_while_the_timer_is_on_time(lab: Lab) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import trt_widget.widget
+from tests.browser.harness import in_module
 
 if TYPE_CHECKING:
     from tests.browser.harness import Lab
 
-MODULE = (Path(trt_widget.widget.__file__).parent / "static" / "build.js").read_text("utf-8")
 SETUP = """
 async module => {
     const blob = new Blob([module], {type: 'text/javascript'});
@@ -28,11 +26,7 @@ async module => {
 
 def told(lab: Lab, script: str) -> Any:
     """Run a script with an outlook; give what it returns."""
-    page = lab.context.new_page()
-    try:
-        return page.evaluate(SETUP.replace("SCRIPT", script), MODULE)
-    finally:
-        page.close()
+    return in_module(lab, "build.js", SETUP, script)
 
 
 def test_time_passes_between_two_messages(lab: Lab) -> None:

@@ -45,21 +45,22 @@ def history(path: Path) -> History:
     return History(path)
 
 
-def all_is_well(path: Path) -> bool:
+def asked(path: Path, sql: str) -> Any:
+    """Give the one value that a query finds."""
     connection = sqlite3.connect(path)
     try:
-        return connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        (value,) = connection.execute(sql).fetchone()
+        return value
     finally:
         connection.close()
+
+
+def all_is_well(path: Path) -> bool:
+    return bool(asked(path, "PRAGMA integrity_check") == "ok")
 
 
 def rows(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    try:
-        (count,) = connection.execute("SELECT count(*) FROM builds").fetchone()
-        return int(count)
-    finally:
-        connection.close()
+    return int(asked(path, "SELECT count(*) FROM builds"))
 
 
 # ---- what is kept -------------------------------------------------------------------------------
@@ -661,12 +662,7 @@ def test_a_file_of_a_newer_version_is_left_alone(history: History, path: Path) -
 
 
 def version(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    try:
-        (number,) = connection.execute("PRAGMA user_version").fetchone()
-        return int(number)
-    finally:
-        connection.close()
+    return int(asked(path, "PRAGMA user_version"))
 
 
 # ---- where, off, cleared ------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class Worker:
         if os.getpid() != self._pid:
             os._exit(0)  # a function has forked, and its fork came on into our code
         known = prepared.identity or NetworkIdentity("")
-        cache = (prepared.timing_cache or {}).get("state", "none")
+        cache = prepared.timing_cache["state"]
         self._ready.append(
             NetworkReady(
                 self.now(), **facts, network=known.digest, size=known.size, timing_cache=cache
