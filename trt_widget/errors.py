@@ -7,6 +7,8 @@ error home so)::
 
     BuildError
     ├── BackendNotFound      (ImportError)   no usable TensorRT
+    ├── ExtraMissing         (ImportError)   what an extra installs is not there
+    ├── RequestError         (ValueError)    a request to a server (trt_widget.servers.builds)
     ├── OptionError          (ValueError)    an option's value
     │   ├── OutputError                      output= cannot be written
     │   ├── ProfileError     (BuildFailed)   see below
@@ -50,6 +52,7 @@ __all__ = [
     "BuildFailed",
     "BuildStateError",
     "ConfigureFailed",
+    "ExtraMissing",
     "NodeError",
     "OptionError",
     "OptionRejected",
@@ -157,6 +160,30 @@ class BuildError(Exception):
 
 class BackendNotFound(BuildError, ImportError):  # noqa: N818 - public name
     """No TensorRT package that can build is installed (or the one that was asked for is not)."""
+
+
+class ExtraMissing(BuildError, ImportError):  # noqa: N818 - as its neighbour
+    """What an optional part needs is not installed.
+
+    Attributes
+    ----------
+    extra
+        The extra that installs it: ``pip install 'trt-widget[extra]'``.
+    """
+
+    extra: str
+
+    def __init__(
+        self,
+        cause: str,
+        remedy: str = "",
+        messages: Iterable[str] = (),
+        *,
+        evidence: Iterable[str] = (),
+        extra: str = "",
+    ) -> None:
+        super().__init__(cause, remedy, messages, evidence=evidence)
+        self.extra = extra
 
 
 class OptionError(BuildError, ValueError):

@@ -48,6 +48,7 @@ __all__ = [
     "PhaseStarted",
     "PhasesCollapsed",
     "PhasesCompleted",
+    "Snapshot",
     "StatusChanged",
     "StepCompleted",
     "StreamStarted",
@@ -92,6 +93,12 @@ class StreamStarted(_Plain):
         The TensorRT package (``"tensorrt"`` or ``"tensorrt_rtx"``) and its version.
     version
         :data:`PROTOCOL_VERSION` of the writer.
+    pid, host
+        The process that builds, and where: the name of the machine and, on Linux, after a slash the
+        number of its process namespace. A reader with the same host can ask whether it still lives.
+    listens
+        Whether whoever writes a file reads requests from the one beside it, with ``.control`` after
+        its name.
     """
 
     kind: ClassVar[str] = "stream_start"
@@ -100,6 +107,9 @@ class StreamStarted(_Plain):
     backend: str = ""
     backend_version: str = ""
     version: int = PROTOCOL_VERSION
+    pid: int | None = None
+    host: str = ""
+    listens: bool = False
 
 
 # The four that come by the thousand write their own __init__: the one that a frozen dataclass gets
@@ -243,6 +253,68 @@ class PhasesCollapsed(_Plain):
     max_s: float
     steps: int = 0
     num_steps: int = 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Snapshot(_Plain):
+    """``snapshot``: all that the events before it have come to, for a reader that missed them.
+
+    It replaces whatever a reader knows of the phases. The tables are objects of equally long
+    columns; a *path* or *span* in them is a row of that table, -1 stands for none.
+
+    Attributes
+    ----------
+    time
+        Time of the latest event, and ``clock`` of the latest start or finish.
+    last_callback
+        Time of the latest callback of TensorRT.
+    paths
+        A row per path, parents first: ``name``, ``parent`` (path), ``count``, ``total_s``,
+        ``self_s``, ``max_s``, ``steps``, ``num_steps`` (sums of the instances), ``step``,
+        ``step_total`` (of the latest instance), ``started``, ``last_event``, ``ended`` (-1 for
+        never), ``status`` (of the latest finished instance).
+    open
+        A row per open phase in start order: ``path``, ``name`` (as TensorRT gave it; that of the
+        path may stand for several), ``parent`` (row of this table), ``start_s``, ``step``
+        (completed), ``num_steps``, ``thread``, ``self_s``, ``clock`` (until when the self times of
+        its root are counted), ``span``.
+    spans
+        A row per instance: ``path``, ``parent`` (span), ``start_s``, ``end_s`` (-1 while open),
+        ``self_s``, ``steps``, ``num_steps``, ``status`` (0 running, 1 done, 2 cancelled, 3 failed,
+        4 ended). Empty where they are not told one by one.
+    silences
+        ``path``, ``start_s``, ``end_s``.
+    unwound
+        What has ended since anything started, and gets the outcome of a build that ends now:
+        ``path``, ``span``.
+    heard
+        Times of the callbacks since ``clock``, and ``covered``, up to when callbacks were counted.
+    cancel_delivered
+        As in :class:`CancelDelivered`, or ``None``.
+    spans_dropped
+        Instances that are counted in their path only.
+    anomalies
+        How often something came that TensorRT's contract excludes, by kind.
+    """
+
+    kind: ClassVar[str] = "snapshot"
+    time: float
+    clock: float
+    last_callback: float
+    paths: dict[str, Any]
+    open: dict[str, Any]
+    spans: dict[str, Any]
+    silences: dict[str, Any]
+    unwound: dict[str, Any]
+    heard: tuple[float, ...] = ()
+    covered: float = 0.0
+    cancel_delivered: float | None = None
+    spans_dropped: int = 0
+    anomalies: dict[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        # Not of all values: a dict has no hash.
+        return hash((self.time, self.clock, self.spans_dropped))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -394,6 +466,7 @@ Event = Union[  # noqa: UP007 - evaluated at run time, many names are clearer as
     PhaseFinished,
     PhasesCompleted,
     PhasesCollapsed,
+    Snapshot,
     NetworkReady,
     CancelDelivered,
     LogMessage,
@@ -413,6 +486,7 @@ _TYPES: dict[str, type[Any]] = {
         PhaseFinished,
         PhasesCompleted,
         PhasesCollapsed,
+        Snapshot,
         NetworkReady,
         CancelDelivered,
         LogMessage,
@@ -471,7 +545,8 @@ def from_json(line: str | bytes) -> Event:
     ------
     EventError
         The line is not JSON, not an object, of an unknown kind, or a field is missing or of the
-        wrong type, or the columns of a run are empty or not equally long.
+        wrong type, the columns of a run are empty or not equally long, or the tables of a snapshot
+        do not fit together.
     """
     try:
         record = json.loads(line)
@@ -498,11 +573,100 @@ def from_json(line: str | bytes) -> Event:
         msg = f"incomplete event {kind!r}: {error}"
         raise EventError(msg) from error
     if isinstance(event, PhasesCompleted):
-        lengths = [len(event.starts), len(event.ends), len(event.last_steps), len(event.num_steps)]
-        if not lengths[0] or lengths != lengths[:1] * 4:
-            msg = f"columns of event {kind!r} must be equally long and not empty, found {lengths}"
-            raise EventError(msg)
+        _check_run(event)
+    elif isinstance(event, Snapshot):
+        _check_snapshot(event)
     return event
+
+
+def _check_run(event: PhasesCompleted) -> None:
+    """Raise EventError unless the columns are equally long and not empty."""
+    lengths = [len(event.starts), len(event.ends), len(event.last_steps), len(event.num_steps)]
+    if not lengths[0] or lengths != lengths[:1] * 4:
+        msg = f"columns of event {event.kind!r} must be equally long and not empty, found {lengths}"
+        raise EventError(msg)
+
+
+#: The columns of a snapshot's tables, and their types.
+_TABLES: dict[str, dict[str, str]] = {
+    "paths": {
+        "name": "str",
+        "parent": "int",
+        "count": "int",
+        "total_s": "float",
+        "self_s": "float",
+        "max_s": "float",
+        "steps": "int",
+        "num_steps": "int",
+        "step": "int",
+        "step_total": "int",
+        "started": "float",
+        "last_event": "float",
+        "ended": "float",
+        "status": "str",
+    },
+    "open": {
+        "path": "int",
+        "name": "str",
+        "parent": "int",
+        "start_s": "float",
+        "step": "int",
+        "num_steps": "int",
+        "thread": "int",
+        "self_s": "float",
+        "clock": "float",
+        "span": "int",
+    },
+    "spans": {
+        "path": "int",
+        "parent": "int",
+        "start_s": "float",
+        "end_s": "float",
+        "self_s": "float",
+        "steps": "int",
+        "num_steps": "int",
+        "status": "int",
+    },
+    "silences": {"path": "int", "start_s": "float", "end_s": "float"},
+    "unwound": {"path": "int", "span": "int"},
+}
+#: The states of a phase, in the order of their numbers.
+_PHASE_STATES = ("running", "done", "cancelled", "failed", "ended")
+#: Paths of the largest snapshot that is read. A tree keeps fewer than this (phases.MAX_PATHS).
+_MOST_PATHS = 5_000
+
+
+def _check_snapshot(event: Snapshot) -> None:
+    """Raise EventError unless every table is whole and points to rows that there are."""
+    sizes: dict[str, int] = {}
+    for name, columns in _TABLES.items():
+        table: dict[str, Any] = getattr(event, name)
+        for column, kind in columns.items():
+            values = table.get(column)
+            checked = _column(f"tuple[{kind}, ...]", values) if isinstance(values, list) else None
+            if checked is None or len(checked) != sizes.setdefault(name, len(checked)):
+                msg = f"column {column!r} of {name!r} of event 'snapshot' is not whole"
+                raise EventError(msg)
+    paths, spans, opened = sizes["paths"], sizes["spans"], sizes["open"]
+    above = event.paths["parent"]
+    fits = paths <= _MOST_PATHS and all(-1 <= parent < row for row, parent in enumerate(above))
+    fits = fits and all(state in _PHASE_STATES for state in event.paths["status"])
+    for table in (event.open, event.spans, event.silences, event.unwound):
+        fits = fits and all(0 <= path < paths for path in table["path"])
+    fits = fits and all(
+        -1 <= span < spans for span in (*event.open["span"], *event.unwound["span"])
+    )
+    fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.spans["parent"]))
+    fits = fits and all(0 <= state < len(_PHASE_STATES) for state in event.spans["status"])
+    # Parents of open phases stand before them, and are the paths above theirs.
+    fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.open["parent"]))
+    fits = fits and opened == len(set(event.open["span"]) - {-1}) + event.open["span"].count(-1)
+    fits = fits and all(
+        type(count) is int and isinstance(kind, str) for kind, count in event.anomalies.items()
+    )
+    if not fits:
+        msg = "the tables of event 'snapshot' do not fit together"
+        raise EventError(msg)
 
 
 _INT64 = 2**63

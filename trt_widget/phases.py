@@ -34,6 +34,7 @@ from trt_widget.events import (
     PhasesCollapsed,
     PhasesCompleted,
     PhaseStarted,
+    Snapshot,
     StepCompleted,
     expand,
 )
@@ -184,6 +185,7 @@ class _Open:
         "name",
         "node",
         "num_steps",
+        "order",
         "parent",
         "root",
         "self_s",
@@ -207,6 +209,8 @@ class _Open:
         self.children: dict[_Open, None] = {}
         self.root: _Root = parent.root if parent else _Root(start)
         self.span = -1
+        #: Grows from one that is started to the next.
+        self.order = 0
 
 
 class _Root:
@@ -302,6 +306,9 @@ class PhaseTree:
             elif isinstance(event, CancelDelivered):
                 self._hear(event.time)
                 self._deliver()
+            elif isinstance(event, Snapshot):
+                self._restore(event)
+                continue
             else:
                 continue
             self.last_callback = self.now
@@ -355,6 +362,7 @@ class PhaseTree:
         if node is None:
             node = self._child(parent.node if parent is not None else None, name)
         entry = _Open(node, parent, now, event)
+        entry.order = self.revision  # which every start moves
         root = entry.root
         self._sweep(root)
         if parent is not None:
@@ -698,6 +706,162 @@ class PhaseTree:
     def _odd(self, kind: str) -> None:
         self.anomalies[kind] = self.anomalies.get(kind, 0) + 1
 
+    # ------------------------------------------------------------------ as one event
+
+    def snapshot(self, *, spans: bool = True) -> Snapshot:
+        """Give the whole state as one event, for readers that have missed what came before.
+
+        Parameters
+        ----------
+        spans
+            Whether instances are told one by one. Without them they are counted among
+            ``spans_dropped``, and everything else is the same.
+        """
+        nodes = self._nodes
+        entries = sorted(
+            (entry for entries in self._open.values() for entry in entries),
+            key=lambda entry: entry.order,
+        )
+        rows = {entry: row for row, entry in enumerate(entries)}
+        columns: list[array[Any]] = [
+            self._span_node,
+            self._span_parent,
+            self._span_start,
+            self._span_end,
+            self._span_self,
+            self._span_steps,
+            self._span_num_steps,
+            self._span_status,
+        ]
+        names = ("path", "parent", "start_s", "end_s", "self_s", "steps", "num_steps", "status")
+        kept = len(self._span_node)
+        return Snapshot(
+            self.now,
+            self._clock,
+            self.last_callback,
+            {
+                "name": [node.name for node in nodes],
+                "parent": [node.parent.index if node.parent else -1 for node in nodes],
+                "count": [node.count for node in nodes],
+                "total_s": [node.total_s for node in nodes],
+                "self_s": [node.self_s for node in nodes],
+                "max_s": [node.max_s for node in nodes],
+                "steps": [_int64(node.steps) for node in nodes],
+                "num_steps": [_int64(node.num_steps) for node in nodes],
+                "step": [_int64(node.step) for node in nodes],
+                "step_total": [_int64(node.step_total) for node in nodes],
+                "started": [node.started for node in nodes],
+                "last_event": [node.last_event for node in nodes],
+                "ended": [-1.0 if node.ended is None else node.ended for node in nodes],
+                "status": [STATUSES[node.last_status] for node in nodes],
+            },
+            {
+                "path": [entry.node.index for entry in entries],
+                "name": [entry.name for entry in entries],
+                "parent": [rows[entry.parent] if entry.parent else -1 for entry in entries],
+                "start_s": [entry.start for entry in entries],
+                "step": [_int64(entry.step) for entry in entries],
+                "num_steps": [_int64(entry.num_steps) for entry in entries],
+                "thread": [_int64(entry.thread) for entry in entries],
+                "self_s": [entry.self_s for entry in entries],
+                "clock": [entry.root.clock for entry in entries],
+                "span": [entry.span if spans else -1 for entry in entries],
+            },
+            {
+                name: column.tolist() if spans else []
+                for name, column in zip(names, columns, strict=True)
+            },
+            {
+                "path": [index for *_, index in self._silences],
+                "start_s": [start for _, start, *_ in self._silences],
+                "end_s": [end for *_, end, _ in self._silences],
+            },
+            {
+                "path": [node.index for node, _ in self._unwound],
+                "span": [span if spans else -1 for _, span in self._unwound],
+            },
+            tuple(self._heard),
+            self._covered,
+            self.cancel_delivered,
+            self.spans_dropped + (0 if spans else kept),
+            dict(self.anomalies),
+        )
+
+    def _restore(self, event: Snapshot) -> None:
+        """Become what a snapshot says; it was checked when it was read."""
+        self.roots = {}
+        self._nodes = []
+        self._open = {}
+        self.now, self._clock = event.time, event.clock
+        self.last_callback = event.last_callback
+        self.cancel_delivered = event.cancel_delivered
+        self.spans_dropped = event.spans_dropped
+        self.anomalies = dict(event.anomalies)
+        self._heard, self._covered = list(event.heard), event.covered
+        paths = event.paths
+        for index, name in enumerate(paths["name"]):
+            above = paths["parent"][index]
+            parent = self._nodes[above] if above >= 0 else None
+            node = PhaseNode(index, name, parent)
+            (parent.children if parent else self.roots)[name] = node
+            self._nodes.append(node)
+            for column in _NODE_COLUMNS:
+                setattr(node, column, paths[column][index])
+            ended = paths["ended"][index]
+            node.ended = ended if ended >= 0.0 else None
+            node.last_status = STATUSES.index(paths["status"][index])
+            node.revision = self.revision = self.revision + 1
+        spans = event.spans
+        self._span_node = array("l", spans["path"])
+        self._span_parent = array("l", spans["parent"])
+        self._span_start = array("d", spans["start_s"])
+        self._span_end = array("d", spans["end_s"])
+        self._span_self = array("d", spans["self_s"])
+        self._span_steps = array("q", spans["steps"])
+        self._span_num_steps = array("q", spans["num_steps"])
+        self._span_status = array("b", spans["status"])
+        self._restore_open(event.open)
+        unwound = zip(event.unwound["path"], event.unwound["span"], strict=True)
+        self._unwound = [(self._nodes[path], span) for path, span in unwound]
+        silences = event.silences
+        self._silences = []
+        for path, start, end in zip(
+            silences["path"], silences["start_s"], silences["end_s"], strict=True
+        ):
+            self._keep(start, end, (self._nodes[path],))
+        self.revision += 1
+
+    def _restore_open(self, opened: dict[str, Any]) -> None:
+        entries: list[_Open] = []
+        for row, path in enumerate(opened["path"]):
+            node, above = self._nodes[path], opened["parent"][row]
+            parent = entries[above] if above >= 0 else None
+            start = opened["start_s"][row]
+            entry = _Open(
+                node,
+                parent,
+                start,
+                PhaseStarted(
+                    start,
+                    opened["name"][row],
+                    None,
+                    opened["num_steps"][row],
+                    opened["thread"][row],
+                ),
+            )
+            entry.order = row - len(opened["path"])
+            entry.step = opened["step"][row]
+            entry.self_s = opened["self_s"][row]
+            entry.span = opened["span"][row]
+            entry.root.clock = opened["clock"][row]
+            entry.root.leaves[entry] = None
+            if parent is not None:
+                parent.children[entry] = None
+                entry.root.leaves.pop(parent, None)
+            node.instances.append(entry)
+            self._open.setdefault(entry.name, []).append(entry)
+            entries.append(entry)
+
     # ------------------------------------------------------------------ reading
 
     def walk(self) -> Iterator[PhaseNode]:
@@ -847,6 +1011,21 @@ class PhaseTree:
             "start_s": [start for _, start, *_ in rows],
             "end_s": [end for *_, end, _ in rows],
         }
+
+
+#: What a snapshot tells of a node as it is.
+_NODE_COLUMNS = (
+    "count",
+    "total_s",
+    "self_s",
+    "max_s",
+    "steps",
+    "num_steps",
+    "step",
+    "step_total",
+    "started",
+    "last_event",
+)
 
 
 def _int64(value: int) -> int:

@@ -15,11 +15,13 @@ from trt_widget.events import (
     PhaseFinished,
     PhasesCompleted,
     PhaseStarted,
+    Snapshot,
     StepCompleted,
     expand,
     from_json,
     to_json,
 )
+from trt_widget.phases import MAX_PATHS, PhaseTree
 
 TYPES = [getattr(events, name) for name in events.__all__ if hasattr(getattr(events, name), "kind")]
 TEXT = st.text(max_size=30)
@@ -39,9 +41,10 @@ VALUES = {
 
 
 def any_event() -> st.SearchStrategy[Any]:
+    special = {PhasesCompleted: any_run, Snapshot: any_snapshot}
     return st.one_of(
-        any_run()
-        if cls is PhasesCompleted
+        special[cls]()
+        if cls in special
         else st.builds(cls, **{field.name: VALUES[str(field.type)] for field in fields(cls)})
         for cls in TYPES
     )
@@ -61,6 +64,19 @@ def any_run() -> st.SearchStrategy[PhasesCompleted]:
         numbers,
         phases,
     )
+
+
+def any_snapshot() -> st.SearchStrategy[Snapshot]:
+    def snapshot(times: list[float], names: list[str], *, spans: bool) -> Snapshot:
+        tree = PhaseTree()
+        for time, name in zip(times, names, strict=False):
+            above = next(reversed(tree._open), None)
+            tree.apply([PhaseStarted(time, name, above, 2), StepCompleted(time, name, 0)])
+        tree.apply([PhaseFinished(9.0, name) for name in names[1::2]])
+        return tree.snapshot(spans=spans)
+
+    times = st.lists(st.floats(0, 10), max_size=6)
+    return st.builds(snapshot, times, st.lists(TEXT, max_size=6), spans=st.booleans())
 
 
 @given(any_event())
@@ -171,3 +187,66 @@ def test_a_run_expands_to_the_events_of_its_phases() -> None:
     ]
     step = StepCompleted(1.0, "leaf", 1)
     assert expand(step) == [step]
+
+
+# ------------------------------------------------------------------ snapshots
+
+
+def whole_snapshot() -> dict[str, Any]:
+    tree = PhaseTree()
+    tree.apply(
+        [
+            PhaseStarted(0.0, "root", None, 3),
+            PhaseStarted(1.0, "leaf", "root", 2),
+            PhaseFinished(2.0, "leaf"),
+            PhaseStarted(4.0, "leaf", "root", 2),
+        ]
+    )
+    record: dict[str, Any] = json.loads(to_json(tree.snapshot()))
+    from_json(json.dumps(record))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "complaint"),
+    [
+        ("paths", "parent", [-1, 1], "do not fit together"),
+        ("paths", "parent", [-1], "column 'parent' of 'paths'"),
+        ("paths", "name", ["root", 7], "column 'name' of 'paths'"),
+        ("paths", "status", ["done", "well"], "do not fit together"),
+        ("paths", "total_s", [0.0, None], "column 'total_s' of 'paths'"),
+        ("paths", "count", None, "column 'count' of 'paths'"),
+        ("open", "path", [0, 2], "do not fit together"),
+        ("open", "parent", [-1, 1], "do not fit together"),
+        ("open", "span", [0, 3], "do not fit together"),
+        ("open", "span", [2, 2], "do not fit together"),
+        ("spans", "path", [0, 1, -1], "do not fit together"),
+        ("spans", "parent", [-1, 0, 2], "do not fit together"),
+        ("spans", "status", [0, 1, 5], "do not fit together"),
+        ("silences", "path", [2], "do not fit together"),
+        ("unwound", "path", [0], "column 'span' of 'unwound'"),
+    ],
+)
+def test_snapshots_that_do_not_hold_together_are_refused(
+    table: str, column: str, value: Any, complaint: str
+) -> None:
+    record = whole_snapshot()
+    record[table][column] = value
+    with pytest.raises(EventError, match=complaint):
+        from_json(json.dumps(record))
+
+
+def test_a_snapshot_has_no_more_paths_than_a_tree() -> None:
+    record = whole_snapshot()
+    for column, values in record["paths"].items():
+        record["paths"][column] = values + values[-1:] * (2 * MAX_PATHS - 1)
+    from_json(json.dumps(record))
+    for column, values in record["paths"].items():
+        record["paths"][column] = values + values[-1:] * 1_000
+    with pytest.raises(EventError, match="fit"):
+        from_json(json.dumps(record))
+
+
+def test_counts_of_anomalies_are_counts() -> None:
+    with pytest.raises(EventError, match="fit"):
+        from_json(json.dumps({**whole_snapshot(), "anomalies": {"odd": "many"}}))

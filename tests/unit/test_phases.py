@@ -22,6 +22,8 @@ from trt_widget.events import (
     PhaseStarted,
     StepCompleted,
     expand,
+    from_json,
+    to_json,
 )
 from trt_widget.phases import MAX_SILENCES, OTHER, SILENT_S, PhaseTree
 
@@ -391,6 +393,73 @@ def test_batches_make_no_difference(events: list[Event], cut: int) -> None:
     assert whole.timing_columns() == parts.timing_columns()
     assert whole.span_columns() == parts.span_columns()
     assert whole.silence_columns() == parts.silence_columns()
+
+
+# ------------------------------------------------------------------ snapshots
+
+
+def same(one: PhaseTree, other: PhaseTree, *, spans: bool = True) -> None:
+    """Assert that two trees say the same."""
+    assert one.timing_columns() == other.timing_columns()
+    assert one.silence_columns() == other.silence_columns()
+    assert one.anomalies == other.anomalies
+    assert one.open_phases == other.open_phases
+    assert (one.now, one.last_callback) == (other.now, other.last_callback)
+    assert one.cancel_delivered == other.cancel_delivered
+    if spans:
+        # NaN stands for an end that is not there, and is not equal to itself.
+        assert str(one.span_columns()) == str(other.span_columns())
+        assert one.spans_dropped == other.spans_dropped
+    else:
+        assert other.spans_dropped + len(other.span_columns()["path"]) == (
+            one.spans_dropped + len(one.span_columns()["path"])
+        )
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    EVENTS,
+    st.integers(0, 80),
+    st.booleans(),
+    st.sampled_from([None, "succeeded", "cancelled", "failed"]),
+)
+def test_a_reader_that_comes_late_sees_the_same(
+    events: list[Event], cut: int, spans: bool, outcome: str | None
+) -> None:
+    whole, late = folded(events[:cut]), PhaseTree()
+    late.apply([start(0.0, "something else"), start(1.0, "below", "something else")])
+    late.apply([from_json(to_json(whole.snapshot(spans=spans)))])
+    same(whole, late, spans=spans)
+    for tree in (whole, late):
+        tree.apply(events[cut:])
+        if outcome:
+            tree.close(outcome)
+    same(whole, late, spans=spans)
+    assert from_json(to_json(late.snapshot())) == late.snapshot()
+
+
+@pytest.mark.parametrize("spans", [True, False])
+@pytest.mark.parametrize("cut", [1, 500, 3210, 6438])
+def test_a_snapshot_of_the_recorded_build(cut: int, spans: bool) -> None:
+    """A recorded trace, since full TensorRT cannot run here."""
+    events = timed(mnist_events())
+    whole, late = folded(events[:cut]), PhaseTree()
+    late.apply([from_json(to_json(whole.snapshot(spans=spans)))])
+    for tree in (whole, late):
+        tree.apply(events[cut:])
+        tree.close("succeeded")
+    same(whole, late, spans=spans)
+
+
+def test_a_snapshot_keeps_what_was_folded_into_other_phases() -> None:
+    events: list[Event] = [start(0.0, "root")]
+    events += [start(index + 1.0, f"layer {index}", "root") for index in range(9)]
+    whole, late = folded(events, max_paths=4), PhaseTree()
+    late.apply([from_json(to_json(whole.snapshot()))])
+    for tree in (whole, late):
+        tree.apply([PhaseFinished(20.0 + index, f"layer {index}") for index in range(9)])
+    same(whole, late)
+    assert not late.anomalies
 
 
 # ------------------------------------------------------------------ silences
