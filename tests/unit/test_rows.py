@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.traces import mnist_events, timed
 from trt_widget.events import Event, PhaseFinished, PhaseStarted, StepCompleted
 from trt_widget.phases import PhaseTree
-from trt_widget.widget.rows import choose_rows, clipped, row_bar, row_info, row_style
+from trt_widget.rows import choose_rows, clipped, row_bar, row_info, row_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

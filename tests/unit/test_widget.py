@@ -40,7 +40,7 @@ from trt_widget.widget import view as view_module
 from trt_widget.widget.models import BuildCard, PhaseBar
 from trt_widget.widget.timeline import Timeline
 from trt_widget.widget.view import CardView
-from trt_widget.widget.words import printable
+from trt_widget.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_widget.widget.rows import MAX_LABEL, choose_rows, clipped
-from trt_widget.widget.words import MAX_LINES, closing, describe, failure, where
+from trt_widget.rows import MAX_LABEL, choose_rows, clipped
+from trt_widget.words import MAX_LINES, closing, describe, failure, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable

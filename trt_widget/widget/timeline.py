@@ -32,8 +32,8 @@ import traitlets
 from trt_widget.build import FINAL
 from trt_widget.errors import OptionError
 from trt_widget.phases import STATUSES
+from trt_widget.rows import MAX_LABEL, clipped
 from trt_widget.widget.models import CancelChannel, _read
-from trt_widget.widget.rows import MAX_LABEL, clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,8 +16,7 @@ import ipywidgets
 from ipywidgets.widgets.widget_int import ProgressStyle
 
 from trt_widget.build import FINAL
-from trt_widget.widget.models import PhaseBar
-from trt_widget.widget.rows import (
+from trt_widget.rows import (
     MAX_LABEL,
     MAX_PATH,
     choose_rows,
@@ -26,14 +25,15 @@ from trt_widget.widget.rows import (
     row_info,
     row_style,
 )
-from trt_widget.widget.words import describe, ending, failure, printable, where
+from trt_widget.widget.models import PhaseBar
+from trt_widget.words import describe, ending, failure, printable, where
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
     from trt_widget.events import LogMessage
     from trt_widget.phases import PhaseNode
+    from trt_widget.rows import Row
     from trt_widget.widget.models import BuildCard
-    from trt_widget.widget.rows import Row
 
 __all__ = ["CardView"]
 
