@@ -41,6 +41,7 @@ from trt_widget.events import (
     MessagesDropped,
     NetworkReady,
     OutputCaptured,
+    Snapshot,
     StatusChanged,
     StreamStarted,
 )
@@ -265,6 +266,7 @@ class Build:
         self._result: BuildResult | None = None
         self._engine: Any = None
         self._executor = executor
+        self._last_status = StatusChanged(0.0, "pending")
         self._build_log = BuildLog()
         self._printed = ""
         self._facts: dict[str, Any] = {}
@@ -891,6 +893,26 @@ class Build:
         """What the build process printed to its standard output and error; bounded, newest kept."""
         return self._printed
 
+    @property
+    def started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return self._started
+
+    @property
+    def told(self) -> bool:
+        """Whether every subscriber was told everything, and nothing more will come."""
+        return self._published.is_set()
+
+    @property
+    def last_status(self) -> StatusChanged:
+        """The latest change of the state, as it was told."""
+        return self._last_status
+
+    def log_messages(self) -> tuple[list[LogMessage], int]:
+        """Give TensorRT's messages that are kept, and the number of those that are not."""
+        with self.lock:
+            return self._build_log.messages(), self._build_log.dropped
+
     def call_later(self, delay: float, action: Callable[[], object]) -> None:
         """Call ``action`` on the drain thread in ``delay`` seconds, also after the end."""
         with self.lock:
@@ -948,7 +970,8 @@ class Build:
         with self.lock:
             self.waiting_for = label
             detail = f"waiting for {label}, which builds on the same device"
-            self._news.append(StatusChanged(0.0, self._status, None, detail))
+            self._last_status = StatusChanged(0.0, self._status, None, detail)
+            self._news.append(self._last_status)
         self._wake.set()
 
     def _advance(self, status: str, reason: str | None = None, detail: str | None = None) -> bool:
@@ -958,7 +981,8 @@ class Build:
         self._status = status
         self.entered_at[status] = self.epoch_now()
         time = max(0.0, clock.perf_counter() - self._origin) if self._started else 0.0
-        self._news.append(StatusChanged(time, status, reason, detail))
+        self._last_status = StatusChanged(time, status, reason, detail)
+        self._news.append(self._last_status)
         self._wake.set()
         return True
 
@@ -1019,7 +1043,12 @@ class Build:
             final = [news.pop()] if self._ended.is_set() and news else []
             news += [estimate] if estimate is not None else []
         forward([event for event in events if isinstance(event, LogMessage)])
-        self._tell([*sorted([*news, *events], key=lambda event: event.time), *final])
+        batch = [*news, *events]
+        if not any(
+            isinstance(event, Snapshot) for event in events
+        ):  # it replaces what is before it
+            batch.sort(key=lambda event: event.time)
+        self._tell([*batch, *final])
 
     def _take(self, events: list[Event]) -> None:
         """Fold a batch; the caller holds the lock."""
