@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,6 +239,26 @@ def slowly(pause: float = 0.005) -> Callable[[Any, Any, Any], None]:
         config.progress_monitor = Slow()
 
     return configure
+
+
+def configure_slowly(builder: Any, network: Any, config: Any) -> None:
+    """Be the ``configure=`` of a build whose steps take 5 ms: ``tests.models:configure_slowly``."""
+    slowly(0.005)(builder, network, config)
+
+
+def configure_flood(builder: Any, network: Any, config: Any) -> None:
+    """Be the ``configure=`` of a build that begins with a flood: the MNIST trace, again and again.
+
+    50,000 callbacks a second for two seconds, while TensorRT waits in its first callback.
+    """
+    from tests.bench.builds import make_flood
+
+    make_flood(50_000.0, 100_000, builder, network, config)
+
+
+def configure_crash(_builder: Any, _network: Any, _config: Any) -> None:
+    """Be the ``configure=`` of a build whose process dies by SIGSEGV."""
+    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def with_external_everywhere() -> onnx.ModelProto:
