@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ProfileError,
         SaveError,
         SourceError,
+        StreamError,
         UnknownOptionError,
         WrongBackendError,
     )
@@ -66,6 +67,7 @@ __all__ = [
     "RecordError",
     "SaveError",
     "SourceError",
+    "StreamError",
     "Timeline",
     "UnknownOptionError",
     "WrongBackendError",

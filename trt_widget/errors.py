@@ -26,6 +26,7 @@ error home so)::
         ├── WrongBackendError (TypeError)    an object of the other TensorRT package
         ├── ConfigureFailed                  the caller's own function raised
         ├── BuildCrashed                     the process that built died
+        ├── StreamError                      a followed stream is none, or broke off
         └── SaveError        (OSError)       the engine could not be written
 
 Whatever ends a *started* build as ``failed`` is a :class:`BuildFailed`. Some of its kinds show
@@ -61,6 +62,7 @@ __all__ = [
     "ProfileError",
     "SaveError",
     "SourceError",
+    "StreamError",
     "UnknownOptionError",
     "WrongBackendError",
     "call_users_code",
@@ -490,6 +492,39 @@ class BuildCrashed(BuildFailed):
             parts.append("The end of its output:")
             parts += [f"  {_safe(line)}" for line in lines]
         return "\n".join(parts)
+
+
+class StreamError(BuildFailed):
+    """A stream that was followed is no stream of a build, or it broke off before its end.
+
+    What the build itself came to is not known here. ``evidence`` has what was last heard, and the
+    first lines that could not be read; ``messages`` are TensorRT's last warnings and errors.
+
+    Attributes
+    ----------
+    phase
+        The path of the innermost phase that was open when it broke off, or None.
+    """
+
+    phase: str | None
+
+    def __init__(
+        self,
+        cause: str,
+        remedy: str = "",
+        messages: Iterable[str] = (),
+        *,
+        evidence: Iterable[str] = (),
+        phase: str | None = None,
+    ) -> None:
+        super().__init__(cause, remedy, messages, evidence=evidence)
+        self.phase = phase
+
+    def details(self) -> str:
+        """Return the phase it was in."""
+        if not self.phase:
+            return ""
+        return f"It was in the phase {_clip(_printable(self.phase), _SHOWN_CHARACTERS)}."
 
 
 def call_users_code(function_name: str, function: Callable[..., _T], *args: object) -> _T:

@@ -26,6 +26,7 @@ from trt_widget.errors import (
     ProfileError,
     SaveError,
     SourceError,
+    StreamError,
     UnknownOptionError,
     WrongBackendError,
     call_users_code,
@@ -62,6 +63,7 @@ EXAMPLES: list[BuildError] = [
         output="printed \udcff",
         peak_memory_bytes=2**31,
     ),
+    StreamError("cause", "remedy", ["words"], evidence=["b'x'"], phase="Building engine"),
 ]
 
 
@@ -124,6 +126,7 @@ def test_errors_are_also_what_python_would_raise(kind: type, base: type) -> None
         ConfigureFailed,
         SaveError,
         BuildCrashed,
+        StreamError,
     ],
 )
 def test_what_ends_a_started_build_is_a_failed_build(kind: type) -> None:
