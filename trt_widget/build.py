@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trt_widget.backend import Backend
+    from trt_widget.chunks import ChunkStream
     from trt_widget.executors import Executor
     from trt_widget.forecast import Forecast
     from trt_widget.history import BuildKey, BuildRecord, History
@@ -385,6 +386,23 @@ class Build:
             self._publish()
             _running.discard(self)
 
+    def rename(self, name: str) -> None:
+        """Choose what people call the build, before its start; by default the source's name.
+
+        Raises
+        ------
+        BuildStateError
+            It was started, and others know it by its name.
+        """
+        with self.lock:
+            if self._started or self._status in FINAL:
+                raise BuildStateError(
+                    f"The build of {self.name} was started already.",
+                    remedy="Call rename() before start().",
+                )
+            self.name = name
+            self._news[0] = StreamStarted(0.0, name, self.backend.name, self.backend.version)
+
     def request_cancel(self, reason: str = "user") -> bool:
         """Ask the build to stop; returns at once.
 
@@ -550,6 +568,39 @@ class Build:
         finally:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(tell)
+
+    def stream(self, *, interval: float = 0.5, heartbeat: float = 5.0) -> ChunkStream:
+        """Give small chunks, as plain dicts: phases as they open and close, then the outcome.
+
+        ::
+
+            for chunk in build.stream():  # or: async for
+                print(chunk["phase"], chunk["status"])
+
+        The first ``next()`` starts the build if it was not started. Leaving the loop early cancels
+        it, whether by ``break``, an exception or a cancelled task; ``timeout=`` is the budget of
+        time. A build that fails does not raise: the last chunk says why.
+
+        Parameters
+        ----------
+        interval
+            Seconds between two chunks on average; 0 for no limit.
+        heartbeat
+            Seconds without a chunk after which the phase that is open is told again.
+
+        Returns
+        -------
+        ChunkStream
+            See :mod:`trt_widget.chunks` for what is in a chunk.
+
+        Raises
+        ------
+        OptionError
+            ``interval`` or ``heartbeat`` is no such number.
+        """
+        from trt_widget.chunks import stream
+
+        return stream(self, interval=interval, heartbeat=heartbeat)
 
     @property
     def status(self) -> str:
@@ -928,6 +979,12 @@ class Build:
             raise BuildStateError(
                 f"The build of {self.name} was not started.", remedy="Call start() first."
             )
+
+    def check_waiting(self) -> None:
+        """Raise `BuildStateError` if it waits for the caller; end a build that nobody drains."""
+        self._check_not_inside()
+        if self._drain_thread is not None and not self._drain_thread.is_alive():
+            self._conclude_broken()
 
     def _check_not_inside(self) -> None:
         """Raise `BuildStateError` if the build would wait for the thread that waits for it."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from trt_widget.chunks import ChunkStream
     from trt_widget.events import Event
     from trt_widget.plot import Picture
     from trt_widget.record import Record
@@ -237,6 +238,10 @@ class BuildWidget(BuildCard):
             return await self._build
         finally:
             self._saved.repeat()
+
+    def stream(self, *, interval: float = 0.5, heartbeat: float = 5.0) -> ChunkStream:
+        """Give the phases as small chunks, then the outcome; see :meth:`Build.stream`."""
+        return self._build.stream(interval=interval, heartbeat=heartbeat)
 
     @property
     def timings(self) -> pd.DataFrame:
