@@ -812,7 +812,7 @@ def _check_source(source: Any) -> Source:
 
 
 def _check_path(source: str | os.PathLike[str]) -> Source:
-    shown = repr(os.fspath(source))
+    shown = f"{os.fspath(source)!r:.500}"
     try:
         path = Path(os.fsdecode(source)).absolute()
         found = path.stat()
