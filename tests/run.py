@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-test"
 RESULTS = ROOT / ".cache" / "test-results"
-EXTRAS = ("rtx", "notebook", "test")
+EXTRAS = ("rtx", "notebook", "cli", "serve", "lsp", "mcp", "test")
 STUBS = "tensorrt-stubs==10.13.0.35.1"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -126,6 +126,7 @@ STEPS: tuple[Check | Tests, ...] = (
     Check("javascript", "tsc on the widget's JavaScript", (("tsc", "-p", "tsconfig.json"),)),
     pytest_step("unit", "unit tests"),
     pytest_step("build", "builds by the real TensorRT-RTX"),
+    pytest_step("surfaces", "terminal, files, HTTP, editors, agents: real processes and clients"),
     pytest_step("kernel", "real ipykernels"),
     pytest_step("browser", "JupyterLab in Chromium"),
     Tests(
@@ -196,12 +197,14 @@ def need(command: Sequence[str]) -> None:
 
 
 def install_system() -> None:
-    """Install Chromium, Node.js, venv and a C compiler with apt where they are missing."""
+    """Install Chromium, Node.js, venv and compilers with apt where they are missing."""
     missing = [] if find_chromium() else ["chromium"]
     if not (shutil.which("node") and shutil.which("npm")):
         missing += ["nodejs", "npm"]
     if not shutil.which("gcc"):  # small libraries for the tests of plugins and drivers
         missing += ["gcc", "libc6-dev"]
+    if not shutil.which("g++"):  # the progress monitor in C++
+        missing.append("g++")
     if find_spec("ensurepip") is None:
         # Debian keeps it apart.
         missing.append("python3-venv")
