@@ -67,6 +67,23 @@ _ASIDE: Final = re.compile(r"\.trt_widget-(\d+)-[0-9a-f]+\.old")
 _ASIDE_S: Final = 60
 
 
+def path_to_save(path: object) -> str:
+    """Give a path as text.
+
+    Raises
+    ------
+    SaveError
+        It is none.
+    """
+    given = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    if not given or "\0" in given:
+        raise SaveError(
+            f"The engine could not be saved: {path!r:.200} is not a path.",
+            "Give the path of a file; the engine is still in memory.",
+        )
+    return given
+
+
 def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     """Write ``data`` to ``path`` so that nobody ever sees a part of it.
 
@@ -105,9 +122,9 @@ def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tupl
         raise SaveError(
             "The engine's file was cut short after the build: there is nothing whole to save.",
             "Build again, and leave the file at output= as it is.",
-            filename=os.fspath(path),
+            filename=path_to_save(path),
         )
-    given = os.fspath(path)
+    given = path_to_save(path)
     target = Path(os.path.realpath(given))
     try:
         mode = _mode_of_existing(target)

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget._files import path_to_save
 from trt_widget._text import duration, line
 from trt_widget.errors import SaveError
 from trt_widget.icicle import Icicle
@@ -74,7 +75,7 @@ class Picture:
         SaveError
             It could not be written; what was there before is intact.
         """
-        if Path(path).suffix.lower() != ".svg":
+        if Path(path_to_save(path)).suffix.lower() != ".svg":
             raise SaveError(
                 f"The picture could not be saved to {str(path)!r}: it is SVG, and that is not the "
                 "name of such a file.",

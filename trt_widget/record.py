@@ -372,7 +372,12 @@ def load_record(path: str | os.PathLike[str]) -> Record:
     RecordError
         The file cannot be read, is not a record, is damaged, or was written by a newer version.
     """
-    place = Path(path)
+    try:
+        place = Path(path)
+    except TypeError as error:
+        raise RecordError(
+            f"{path!r:.200} is not a path.", "Give the path of a file that Record.save() wrote."
+        ) from error
     try:
         with map_file(place) as mapped:
             if mapped.nbytes > MAX_BYTES:

@@ -37,6 +37,18 @@ def test_new_and_existing_files(tmp_path: Path) -> None:
     assert left_over(tmp_path) == ["model.engine"]
 
 
+@pytest.mark.parametrize("path", [7, None, object(), "", b"", "a\0b", b"a\0b", ["x"]])
+def test_what_is_no_path_is_a_save_error(path: object) -> None:
+    with pytest.raises(SaveError, match="is not a path") as caught:
+        save_atomically(DATA, path)  # type: ignore[arg-type]
+    assert caught.value.remedy
+
+
+def test_a_path_as_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    assert save_atomically(DATA, os.fsencode(path)) == path  # type: ignore[arg-type]
+
+
 def test_an_empty_engine_and_wide_items(tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     save_atomically(b"", path)

@@ -681,3 +681,10 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         record_of([]).save(tmp_path / "none" / "record.json")
     assert isinstance(caught.value, OSError)
     assert "engine" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [7, None, object(), "a\0b", ""])
+def test_what_is_no_path_is_a_record_error(path: Any) -> None:
+    with pytest.raises(RecordError) as caught:
+        load_record(path)
+    assert caught.value.remedy
