@@ -1,0 +1,847 @@
+"""A build that runs elsewhere: only its stream reaches us.
+
+The stream is JSON Lines, as :mod:`trt_widget.events` says: what ``trt-widget build --events``
+writes, what a build process sends, what a C++ program writes, or a recording of any of them. It is
+read by a thread of its own, as fast as it comes, and nothing in it is trusted: a line that is no
+event is counted, and the build that is shown goes on.
+
+Times are the producer's. The clock here only says how late it is there: it is set by the event that
+arrived soonest after its time, and for a file that was there already by the time at which it was
+last written. Events without times get those of their arrival.
+
+A cancel is one line to whoever listens: to ``control=``, or for a stream in a file that says so to
+the file beside it, with ``.control`` after its name. No path that a stream names is ever opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import sys
+import threading
+import time as clock
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from trt_widget.backend import Backend
+from trt_widget.errors import (
+    CANCEL_REASONS,
+    BuildFailed,
+    StreamError,
+    from_record,
+)
+from trt_widget.events import (
+    PROTOCOL_VERSION,
+    BuildEnded,
+    CancelDelivered,
+    Estimate,
+    Event,
+    EventError,
+    LogMessage,
+    MessagesDropped,
+    NetworkReady,
+    PhaseFinished,
+    PhasesCollapsed,
+    PhasesCompleted,
+    PhaseStarted,
+    Snapshot,
+    StatusChanged,
+    StepCompleted,
+    StreamStarted,
+    from_json,
+)
+from trt_widget.executors import Outcome
+from trt_widget.executors.foreign import LATEST_S, MAX_NAME, MAX_SHORT, Times, clean, sound
+from trt_widget.executors.incoming import CHUNK, LOOK_S, Lines, open_input
+from trt_widget.options import BuildOptions
+from trt_widget.phases import PATH_SEPARATOR, PhaseTree
+
+if TYPE_CHECKING:
+    from trt_widget.executors import Hooks
+    from trt_widget.executors.incoming import Input
+
+__all__ = ["CONTROL", "MAX_LINE", "START_S", "FollowedExecutor", "options_of"]
+
+#: After the name of a stream's file: the file from which its producer reads requests.
+CONTROL: Final = ".control"
+#: Bytes of the longest line that is read; a snapshot with all its spans takes up to ten million.
+MAX_LINE: Final = 16 << 20
+#: Seconds that a file may take to be there, and to have a first event in it.
+START_S: Final = 60.0
+#: Lines without a single event among them after which a stream is none.
+NOTHING_BUT_NOISE: Final = 1_000
+#: Lines that could not be read and are kept, and characters of each.
+MAX_BAD: Final = 5
+MAX_BAD_LENGTH: Final = 300
+#: Events that wait for the drain, and bytes of their lines. Past it a file is read later, and the
+#: phases of anything else become one snapshot: a producer is never held up.
+MAX_WAITING: Final = 50_000
+MAX_WAITING_BYTES: Final = 64 << 20
+#: Messages and printed pieces that are kept beside such a snapshot.
+_KEPT_BESIDE = 1_000
+#: Seconds between two looks at whether the producer still lives.
+_ALIVE_S = 1.0
+#: Seconds that a request may take to be written.
+_ASK_S = 1.0
+#: A file that was written no longer ago than this was written now, in seconds.
+_FRESH_S = 1.0
+
+_STATUSES = ("succeeded", "cancelled", "failed", "ended")
+_ENDED_BY = (
+    "completed",
+    "step",
+    "before build",
+    "terminated",
+    "killed",
+    "crashed",
+    "error",
+    "unknown",
+)
+_WAITING = re.compile(r"waiting for (.*), which builds on the same device", re.DOTALL)
+_PHASES = (
+    PhaseStarted,
+    StepCompleted,
+    PhaseFinished,
+    PhasesCompleted,
+    PhasesCollapsed,
+    CancelDelivered,
+    Snapshot,
+)
+
+
+class ToldBackend(Backend):
+    """The package of a build elsewhere, as its stream names it; nothing of it is needed here."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str = "", version: str = "") -> None:
+        self.name = name
+        self.module = None
+        self.version = version
+
+    def __str__(self) -> str:
+        known = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
+        return f"{known.get(self.name, self.name or 'TensorRT')} {self.version}".rstrip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.name, self.version))
+
+
+def options_of(backend: Backend) -> BuildOptions:
+    """Give the options of a build of which nobody has said any."""
+    return BuildOptions(
+        output=None,
+        profiles=(),
+        timeout=None,
+        flags=(),
+        strongly_typed=True,
+        network_flags=(),
+        optimization_level=None,
+        workspace=None,
+        device=None,
+        target=(),
+        configure=None,
+        config=None,
+        backend=backend,
+    )
+
+
+class FollowedExecutor:
+    """Reads the stream of a build elsewhere; see :class:`~trt_widget.executors.Executor`.
+
+    Parameters
+    ----------
+    source
+        Path of a file or FIFO, a descriptor, or an object that can be read (binary or text).
+    control
+        Where a request to cancel is written: a path, a descriptor or an object with ``write``.
+        Without it, to the file beside ``source`` if the producer says that it listens there.
+    wait
+        Whether to wait for a file that is not there yet, and at its end for more; a number says for
+        how many seconds it may be missing or empty, by default :data:`START_S`.
+
+    Attributes
+    ----------
+    label
+        What people call the stream.
+    hello
+        Its first event, or ``None``.
+    running_at, cancelling_at
+        The producer's times of these states, or ``None``.
+    estimate
+        The producer's latest, or ``None``.
+    last_words
+        The event that ended the stream, or ``None``.
+
+    Raises
+    ------
+    TypeError
+        ``source`` or ``control`` is nothing of that kind.
+    StreamError
+        ``source`` is a folder, or is missing and not waited for.
+    """
+
+    kind = "followed"
+
+    def __init__(self, source: Any, *, control: Any = None, wait: bool | float = True) -> None:
+        self._path = _checked_source(source, missing=wait is not False)
+        self._source = source if self._path is None else self._path
+        self._control = _checked_control(control)
+        self._tail = wait is not False
+        self._start_s = START_S if isinstance(wait, bool) else float(wait)
+        self.label = _label(source)
+        self.backend = ToldBackend()
+        self.hello: StreamStarted | None = None
+        self.running_at: float | None = None
+        self.cancelling_at: float | None = None
+        self.estimate: Estimate | None = None
+        self.last_words: BuildEnded | None = None
+        self._reason: str | None = None
+        self._told = False
+        self._asking = threading.Lock()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: deque[Event] = deque()
+        self._waiting_bytes = 0
+        self._outcome: Outcome | None = None
+        self._lines = Lines(MAX_LINE)
+        self._tree = PhaseTree()
+        self._words: deque[str] = deque(maxlen=100)
+        self._bad: list[str] = []
+        self._bad_count = 0
+        self._good = 0
+        self._times = Times()
+        self._told_running = self._settled = False
+        self._host = ""
+        self._thread = threading.Thread(
+            target=self._run, name=f"trt_widget stream {self.label}"[:60], daemon=True
+        )
+        self._hooks: Hooks
+
+    # ------------------------------------------------------------------ the build's side
+
+    def start(self, hooks: Hooks) -> None:
+        """Begin to read."""
+        # Here, and not on the thread: the copy that a fork makes of a half-imported module can
+        # never be imported.
+        from trt_widget.broadcast import this_host
+
+        self._host = this_host()
+        self._hooks = hooks
+        self._thread.start()
+
+    def reset_origin(self) -> float:
+        """Give the producer's time zero: it decides itself when that is."""
+        return self._times.origin
+
+    @property
+    def origin(self) -> float:
+        """Reading of ``time.perf_counter()`` at the producer's time zero, as far as it is known."""
+        return self._times.origin
+
+    def drain(self) -> list[Event]:
+        """Take what has arrived since the last call, in the order of the stream."""
+        with self._lock:
+            events = list(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        return events
+
+    def request_cancel(self, reason: str) -> None:
+        """Stop to read if it is closed; :meth:`ask` tells the producer."""
+        if reason == "closed":
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Read no more; the build itself goes on."""
+        self._stop.set()
+        self._end(
+            Outcome(
+                "ended",
+                time=self._times.latest,
+                notes=(*self._all_notes(), "It was followed no longer; the build itself went on."),
+            )
+        )
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is anybody to be asked to cancel, as far as it is known."""
+        return self._control is not None or self._beside() is not None
+
+    def ask(self, reason: str) -> str | None:
+        """Ask the producer to cancel; wait a second at most.
+
+        Returns
+        -------
+        str or None
+            Why nobody could be asked, or ``None``: the request is on its way.
+        """
+        with self._asking:
+            if self._told:
+                return None
+            target = self._control if self._control is not None else self._beside()
+            if target is None:
+                return (
+                    "Nothing was heard of the build yet, so nobody could be asked to cancel it."
+                    if self.hello is None and self._good == 0
+                    else "The process that builds does not listen here, so nobody could be asked "
+                    "to cancel it: cancel it where it runs, or give control=."
+                )
+            line = json.dumps({"request": "cancel", "reason": reason}).encode("ascii") + b"\n"
+            problem = _send(target, line)
+            self._told = problem is None
+            return problem
+
+    def _beside(self) -> Path | None:
+        """Give the file from which the producer reads requests, if it says that it does."""
+        if self._path is None or self.hello is None or not self.hello.listens:
+            return None
+        return self._path.with_name(self._path.name + CONTROL)
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why the producer is being cancelled, where it has said so."""
+        return self._reason
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """What the producer said at its end."""
+        said = self.last_words.peak_memory_bytes if self.last_words is not None else None
+        return said if said is not None and said > 0 else None
+
+    def can_cancel_blocker(self) -> bool:
+        """Say no: the one that it waits for is elsewhere, too."""
+        return False
+
+    def cancel_blocker(self) -> None:
+        """Do nothing: the one that it waits for is elsewhere, too."""
+
+    def alive(self) -> bool:
+        """Whether an outcome can still come."""
+        return self._outcome is not None or self._thread.is_alive()
+
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` is the one that reads."""
+        return thread is self._thread
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome, once there is one; everything that happened before it can be drained."""
+        return self._outcome
+
+    # ------------------------------------------------------------------ the thread that reads
+
+    def _run(self) -> None:
+        incoming: Input | None = None
+        try:
+            incoming = self._open()
+            if incoming is not None:
+                outcome = self._read(incoming)
+                if outcome is not None:
+                    self._end(outcome)
+        except StreamError as error:
+            self._end(self._failed(error))
+        except Exception as error:  # noqa: BLE001 - a file object is the caller's, and may do anything
+            self._end(
+                self._failed(
+                    StreamError(
+                        f"The stream of {self.label} cannot be read: {type(error).__name__}: "
+                        f"{error}",
+                        "See that what is followed can be read, and follow it again.",
+                        evidence=self._bad,
+                    )
+                )
+            )
+        finally:
+            if incoming is not None:
+                with contextlib.suppress(Exception):
+                    incoming.close()
+            self._remove_request()
+
+    def _open(self) -> Input | None:
+        """Open the source as soon as it is there; ``None`` where it was closed before."""
+        deadline = clock.monotonic() + self._start_s
+        while True:
+            try:
+                return open_input(self._source, tail=self._tail)
+            except FileNotFoundError as error:
+                if not self._tail or clock.monotonic() >= deadline:
+                    waited = f" after {self._start_s:g} s" if self._tail else ""
+                    raise _missing(self.label, waited) from error
+            except OSError as error:
+                raise StreamError(
+                    f"The stream {self.label} cannot be opened: {error}.",
+                    "Follow a file or FIFO that may be read.",
+                ) from error
+            if self._stop.wait(LOOK_S):
+                return None
+
+    def _read(self, incoming: Input) -> Outcome | None:
+        """Read until the end of the build or of the stream; ``None`` where it was closed."""
+        quiet_since = looked = clock.monotonic()
+        while not self._stop.is_set():
+            data = incoming.read()
+            if incoming.restarted:
+                incoming.restarted = False
+                self._lines.restart()
+                self._start_over(None)
+            if data == b"":
+                if (rest := self._lines.rest()) and self._take_line(rest):
+                    break
+                self._settle(incoming)
+                return self._broken_off()
+            now = clock.monotonic()
+            if data:
+                quiet_since = now
+                if self._take(data, incoming):
+                    break
+                continue
+            self._settle(incoming)
+            if self._good == 0 and incoming.growing and now - quiet_since > self._start_s:
+                raise self._nothing()
+            if now - looked >= _ALIVE_S:
+                looked = now
+                if self._producer_is_gone():
+                    return self._left_behind(incoming)
+        self._settle(incoming)
+        return self._finished()
+
+    def _left_behind(self, incoming: Input) -> Outcome | None:
+        """Take what the producer wrote between the last look and its own end."""
+        parts: list[bytes] = []
+        while (data := incoming.read()) and len(parts) * CHUNK < 4 * MAX_LINE:
+            parts.append(data)
+        ended = self._take(b"".join(parts), incoming)
+        self._settle(incoming)
+        return self._finished() if ended else self._broken_off()
+
+    def _take(self, data: bytes, incoming: Input) -> bool:
+        """Take some bytes; give whether the build has ended with them."""
+        for line in self._lines.feed(data):
+            if self._stop.is_set() or self._take_line(line):
+                return True
+            self._make_room(incoming)
+        for line in self._lines.too_long:
+            self._count_bad(line, f"longer than {MAX_LINE:,} bytes")
+            if not self._good:
+                raise self._nothing()
+        self._lines.too_long.clear()
+        return False
+
+    def _make_room(self, incoming: Input) -> None:
+        """Keep within bounds what waits for the drain."""
+        while len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
+            if incoming.growing:
+                self._hooks.changed()
+                if self._stop.wait(0.01):
+                    return
+                continue
+            with self._lock:
+                beside = [event for event in self._waiting if not isinstance(event, _PHASES)]
+                kept = beside[-_KEPT_BESIDE:]
+                if len(kept) < len(beside):
+                    dropped = sum(isinstance(event, LogMessage) for event in beside) - sum(
+                        isinstance(event, LogMessage) for event in kept
+                    )
+                    kept.append(MessagesDropped(self._times.latest, dropped))
+                starts = [event for event in beside[:-_KEPT_BESIDE] if _begins(event)]
+                self._waiting = deque([*starts, *kept, self._tree.snapshot()])
+                self._waiting_bytes = sum(map(_size, kept))
+            if self._waiting_bytes > MAX_WAITING_BYTES // 2:
+                with self._lock:  # a few that are enormous
+                    while self._waiting_bytes > MAX_WAITING_BYTES // 2 and len(self._waiting) > 1:
+                        self._waiting_bytes -= _size(self._waiting.popleft())
+
+    def _settle(self, incoming: Input) -> None:
+        """All that there is has been read: set the clock, and tell the build."""
+        if self._good == 0:
+            return
+        self._times.settle(0.0 if self._settled else incoming.age())
+        self._settled = True
+        if self.running_at is not None and not self._told_running:
+            self._told_running = True
+            self._hooks.running()
+        self._hooks.changed()
+
+    def _take_line(self, line: bytes) -> bool:
+        """Take one line; give whether it was the last."""
+        if not line.strip():
+            return False
+        try:
+            event = self._times.place(sound(from_json(line), line), line)
+            if isinstance(event, _PHASES):
+                self._tree.apply([event])
+        except EventError as error:
+            self._count_bad(line, str(error))
+            return False
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            # A snapshot that looks well and cannot be.
+            self._tree = PhaseTree()
+            self._count_bad(line, "it contradicts itself")
+            return False
+        self._good += 1
+        return self._keep(event, len(line))
+
+    def _keep(self, event: Event, size: int) -> bool:
+        if isinstance(event, BuildEnded):
+            self.last_words = event
+            return True
+        if isinstance(event, StreamStarted):
+            if event.version > PROTOCOL_VERSION:
+                raise StreamError(
+                    f"The stream of {self.label} has version {event.version} of the protocol; this "
+                    f"trt_widget reads version {PROTOCOL_VERSION}.",
+                    "Install the version of trt_widget that writes it, or a newer one, here, too.",
+                    evidence=[f"stream_start: version {event.version}"],
+                )
+            if self._good > 1:
+                self._start_over(event)
+            else:
+                self.hello = event
+                self._put(event, size)
+            return False
+        if isinstance(event, StatusChanged):
+            self._take_status(event)
+            return False
+        if isinstance(event, Estimate):
+            self.estimate = event
+            return False
+        if isinstance(event, CancelDelivered):
+            self._cancelling("user", event.time)
+        if isinstance(event, LogMessage) and event.severity in {
+            "internal_error",
+            "error",
+            "warning",
+        }:
+            self._words.append(event.message)
+        if self.running_at is None:
+            self.running_at = 0.0
+        self._put(event, size)
+        return False
+
+    def _put(self, event: Event, size: int) -> None:
+        with self._lock:
+            self._waiting.append(event)
+            self._waiting_bytes += size
+
+    def _start_over(self, event: StreamStarted | None) -> None:
+        """Begin again: what was before is no part of it any more."""
+        self._tree = PhaseTree()
+        self._words.clear()
+        self.hello = event
+        self.estimate = None
+        self._times.restart(0.0 if event is None else event.time)
+        if event is None:
+            self._good = 0
+            return
+        with self._lock:
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        self._put(event, 0)
+
+    def _take_status(self, event: StatusChanged) -> None:
+        if event.status == "pending":
+            if event.detail and self.running_at is None:
+                found = _WAITING.fullmatch(event.detail)
+                self._hooks.waiting((found[1] if found else event.detail)[:MAX_SHORT])
+        elif event.status == "running":
+            if self.running_at is None:
+                # The producer's clock begins with it.
+                self.running_at = event.time
+                self._times.zero_is_near(event.time)
+        elif event.status == "cancelling":
+            self._cancelling(event.reason, event.time)
+
+    def _cancelling(self, reason: str | None, time: float) -> None:
+        if self._reason is None:
+            self.cancelling_at = time
+            self._reason = reason if reason in CANCEL_REASONS else "user"
+
+    # ------------------------------------------------------------------ the end
+
+    def _end(self, outcome: Outcome) -> None:
+        with self._lock:
+            if self._outcome is not None:
+                return
+            self._outcome = outcome
+        self._hooks.changed()
+
+    def _failed(self, error: StreamError) -> Outcome:
+        return Outcome(
+            "failed",
+            error=error,
+            ended_by="error",
+            time=self._times.latest,
+            notes=self._all_notes(),
+        )
+
+    def _all_notes(self) -> tuple[str, ...]:
+        notes = []
+        if self._times.told is False:
+            notes.append("The stream has no times: those shown are when its lines arrived here.")
+        if self._bad_count:
+            lines = "One line" if self._bad_count == 1 else f"{self._bad_count:,} lines"
+            notes.append(f"{lines} of the stream could not be read. The first: {self._bad[0]}")
+        return tuple(notes)
+
+    def _finished(self) -> Outcome | None:
+        """Make the outcome of a build that has told its own."""
+        end = self.last_words
+        if end is None:  # it was closed
+            return None
+        status, error = end.status, None
+        if status not in _STATUSES:
+            return self._failed(
+                StreamError(
+                    f"The stream of {self.label} ends in a state that there is not: "
+                    f"{status[:MAX_SHORT]!r}.",
+                    "Install the version of trt_widget that writes it here, too.",
+                    evidence=self._bad,
+                )
+            )
+        if status == "failed":
+            error = (
+                BuildFailed(
+                    "The build failed, and its stream does not say why.",
+                    "See what the process that built it has printed.",
+                    self._words,
+                )
+                if end.error is None
+                else from_record(end.error)
+            )
+            if not isinstance(error, BuildFailed):
+                error = BuildFailed(error.cause, error.remedy, error.messages)
+        return Outcome(
+            status,
+            error=error,
+            ended_by=end.ended_by if end.ended_by in _ENDED_BY else "unknown",
+            reason=end.reason if end.reason in CANCEL_REASONS else self._reason,
+            time=min(max(end.time, 0.0), LATEST_S),
+            notes=(*(note[:MAX_NAME] for note in end.notes[:100]), *self._all_notes()),
+            facts=_sound_facts(end.facts),
+        )
+
+    def _broken_off(self) -> Outcome:
+        """Make the outcome of a stream that has an end, and no ``end`` in it."""
+        if self._good == 0:
+            raise self._nothing()
+        opened = self._tree.open_phases
+        promised = self.hello is not None and self.hello.pid is not None
+        if not self._tail or not (opened or promised):
+            return Outcome(
+                "ended",
+                time=self._times.latest,
+                notes=(
+                    *self._all_notes(),
+                    "The stream has no end event: what the build came to is not known.",
+                ),
+            )
+        phase = PATH_SEPARATOR.join(opened[-1])[:MAX_NAME] if opened else None
+        last = [f"The last event was {self._times.latest:.1f} s after the start of the build."]
+        if phase is None:
+            last.append("No phase was open then.")
+        if self._producer_is_gone() and self.hello is not None:
+            last.append(f"The process {self.hello.pid} that wrote it does not run any more.")
+        return Outcome(
+            "failed",
+            error=StreamError(
+                f"The stream of {self.label} broke off before the build ended.",
+                "The process that built was ended or has lost its output: see what it printed. "
+                "A build that did end there is not known here.",
+                self._words,
+                evidence=[*last, *self._bad],
+                phase=phase,
+            ),
+            ended_by="crashed",
+            time=self._times.latest,
+            notes=self._all_notes(),
+        )
+
+    def _nothing(self) -> StreamError:
+        """Say that what was read is no stream."""
+        what = "nothing in it" if not self._bad_count else "no event in it"
+        return StreamError(
+            f"{self.label} is no stream of a build: there is {what}.",
+            "A stream is written by `trt-widget build --events FILE`, by a build's subscribers, or "
+            "by a progress monitor that writes the same JSON Lines.",
+            evidence=self._bad,
+        )
+
+    def _producer_is_gone(self) -> bool:
+        """Whether the process that writes is one of this machine, and does not run any more."""
+        hello = self.hello
+        if hello is None or hello.pid is None or hello.host != self._host or hello.pid <= 0:
+            return False
+        try:
+            process = psutil.Process(hello.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+            if self._path is None:
+                return False
+            # One that began after the last line was written has only got the same number.
+            return process.create_time() > self._path.stat().st_mtime + _FRESH_S
+        except psutil.NoSuchProcess:
+            return True
+        except (psutil.Error, OSError, OverflowError, ValueError):
+            return False
+
+    def _remove_request(self) -> None:
+        """Leave no request behind for whoever writes to the same file next."""
+        beside = self._beside()
+        if self._told and self._control is None and beside is not None and not self._stop.is_set():
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+    # ------------------------------------------------------------------ lines that are none
+
+    def _count_bad(self, line: bytes, why: str) -> None:
+        self._bad_count += 1
+        if len(self._bad) < MAX_BAD:
+            self._bad.append(f"{line[:150]!r} ({why[:150]})"[:MAX_BAD_LENGTH])
+        if self._good == 0 and self._bad_count >= NOTHING_BUT_NOISE:
+            raise self._nothing()
+
+
+# ---- what is read --------------------------------------------------------------------------------
+
+
+def _begins(event: Event) -> bool:
+    return isinstance(event, (StreamStarted, NetworkReady))
+
+
+def _size(event: Event) -> int:
+    """Give about the bytes of the texts in an event."""
+    text = getattr(event, "message", None) or getattr(event, "text", None) or ""
+    return 100 + len(text)
+
+
+def _sound_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Give the facts of an end that are known here and of their type."""
+    kinds: dict[str, Any] = {
+        "device": str,
+        "layers": int,
+        "timing_cache": (str, dict),
+        "stop_latency_s": (int, float),
+    }
+    return {
+        name: value[:MAX_SHORT] if isinstance(value, str) else value
+        for name, kind in kinds.items()
+        if isinstance(value := facts.get(name), kind) and not isinstance(value, bool)
+    }
+
+
+# ---- what is given ------------------------------------------------------------------------------
+
+
+def _checked_source(source: Any, *, missing: bool) -> Path | None:
+    """Check what is to be followed; give it as an absolute path if it is one."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(os.fsdecode(source)).expanduser()
+        try:
+            path = path.absolute()
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            if not missing:
+                raise _missing(path.name, "") from None
+            return path
+        except (OSError, ValueError) as error:
+            raise StreamError(
+                f"The stream {path.name} cannot be opened: {error}.",
+                "Follow a file or FIFO that may be read.",
+            ) from error
+        if stat.S_ISDIR(mode):
+            raise StreamError(
+                f"{path.name} is a folder, not a stream.",
+                "Give the file in it that has the events.",
+            )
+        return path
+    if isinstance(source, bool) or not (
+        isinstance(source, int) or hasattr(source, "read") or hasattr(source, "readline")
+    ):
+        raise TypeError(
+            "what is followed is a path, a file object or a descriptor, not "
+            f"{type(source).__name__}"
+        )
+    return None
+
+
+def _missing(label: str, waited: str) -> StreamError:
+    return StreamError(
+        f"There is no stream {label}{waited}.",
+        "Start the build that writes it, or give another path; wait= says how long it may take.",
+    )
+
+
+def _checked_control(control: Any) -> Any:
+    if control is None:
+        return None
+    if isinstance(control, (str, os.PathLike)):
+        return Path(os.fsdecode(control)).expanduser().absolute()
+    if isinstance(control, bool) or not (isinstance(control, int) or hasattr(control, "write")):
+        raise TypeError(
+            "control= is a path, a file object that can be written, or a descriptor, not "
+            f"{type(control).__name__}"
+        )
+    return control
+
+
+def _label(source: Any) -> str:
+    if isinstance(source, (str, os.PathLike)):
+        return _named(os.fsdecode(source))
+    if isinstance(source, int):
+        return f"descriptor {source}"
+    name = getattr(source, "name", None)
+    return _named(name) if isinstance(name, str) else "stream"
+
+
+def _named(path: str) -> str:
+    return str(clean(Path(path).name, MAX_SHORT)) or "stream"
+
+
+# ---- the other direction ------------------------------------------------------------------------
+
+
+def _send(target: Any, line: bytes) -> str | None:
+    """Write a request; give why it could not be, or ``None``. Waits a second at most."""
+    problems: list[str] = []
+
+    def write() -> None:
+        try:
+            _write(target, line)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            problems.append(f"The process that builds could not be asked to cancel: {error}.")
+
+    # What cannot be written at once (a full pipe) must not hold up who asks.
+    thread = threading.Thread(target=write, name="trt_widget request", daemon=True)
+    thread.start()
+    thread.join(_ASK_S)
+    return problems[0] if problems else None
+
+
+def _write(target: Any, line: bytes) -> None:
+    if isinstance(target, Path):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        if sys.platform != "win32":
+            # A FIFO that nobody reads is an error; a link may point anywhere.
+            flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(target, flags, 0o666)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+    elif isinstance(target, int):
+        os.write(target, line)
+    else:
+        try:
+            target.write(line)
+        except TypeError:
+            target.write(line.decode("ascii"))
+        flush = getattr(target, "flush", None)
+        if flush is not None:
+            flush()
