@@ -261,6 +261,37 @@ def configure_crash(_builder: Any, _network: Any, _config: Any) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def configure_by_name(builder: Any, network: Any, config: Any) -> None:
+    """Be the ``configure=`` of all builds of a server: the name of a node decides what happens.
+
+    ``mlp(first="flood")`` begins with that of :func:`configure_flood`, and the process that builds
+    ``mlp(first="crash")`` dies by SIGSEGV in the middle of a phase.
+    """
+    names = {network.get_layer(index).name for index in range(network.num_layers)}
+    if "flood" in names:
+        configure_flood(builder, network, config)
+    elif "crash" in names:
+        _crash_in_a_phase(config)
+
+
+def _crash_in_a_phase(config: Any) -> None:
+    import tensorrt_rtx as trt
+
+    class Crashing(trt.IProgressMonitor):  # type: ignore[misc]
+        def phase_start(self, _name: str, parent: str | None, _steps: int) -> None:
+            if parent is not None:
+                time.sleep(0.5)  # what has happened is told ten times a second
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+        def phase_finish(self, *_: Any) -> None:
+            pass
+
+        def step_complete(self, *_: Any) -> bool:
+            return True
+
+    config.progress_monitor = Crashing()
+
+
 def with_external_everywhere() -> onnx.ModelProto:
     """Make a model that names another file in every place where ONNX has a tensor.
 
