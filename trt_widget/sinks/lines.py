@@ -1,0 +1,167 @@
+"""A build as plain lines, for logs and pipes: few of them, and never an escape code."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time as clock
+from typing import TYPE_CHECKING, TextIO
+
+from trt_widget._text import line
+from trt_widget.sinks.sentences import (
+    MAX_SENTENCE,
+    activity,
+    elapsed,
+    headline,
+    innermost,
+    outlook,
+    summary,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from trt_widget.build import Build
+    from trt_widget.phases import PhaseNode
+
+__all__ = ["Lines"]
+
+#: Seconds between two looks at the build.
+TICK_S = 0.25
+#: Seconds between two lines of progress: at least, as a part of the time that has passed, and at
+#: most. So a build of an hour is some hundred lines, and a job that is watched for signs of life is
+#: seen to live.
+LEAST_S = 1.0
+PART = 0.05
+MOST_S = 30.0
+#: Messages of TensorRT that are written out; of the others only the number is told.
+MAX_MESSAGES = 20
+
+
+class Lines:
+    """Writes how a build gets on, line by line, on a thread of its own.
+
+    Parameters
+    ----------
+    build
+        What is told of.
+    stream
+        Where to; a stream of text.
+
+    Attributes
+    ----------
+    cancelling
+        What is said when the build is asked to stop.
+    """
+
+    def __init__(self, build: Build, stream: TextIO) -> None:
+        self.cancelling = "Cancelling at the next step…"
+        self._build = build
+        self._stream = stream
+        self._wake = threading.Event()
+        self._closing = False
+        self._broken = False
+        self._said = ""
+        self._waiting: str | None = None
+        self._messages = 0
+        self._last_line = clock.monotonic()
+        self._last_phase: PhaseNode | None = None
+        self._thread = threading.Thread(target=self._run, name="trt_widget lines", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write the last lines, once the build has ended, and no more."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def pause(self) -> None:
+        """Do nothing: lines stay as they are."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Lines:  # noqa: PYI034 - typing.Self came with Python 3.11
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._look()
+            self._wake.wait(TICK_S)
+        self._look()
+        with self._build.lock:
+            lines = summary(self._build)
+        for text in lines:
+            self._write(text)
+
+    def _look(self) -> None:
+        build = self._build
+        with build.lock:
+            lines = [*self._status(), *self._news(), *self._progress()]
+        for text in lines:
+            self._write(text)
+
+    def _status(self) -> list[str]:
+        build = self._build
+        status, waiting = build.status, build.waiting_for
+        lines = []
+        if status == "pending" and waiting and waiting != self._waiting:
+            lines.append(f"{line(build.name)}: {activity(build)}")
+        self._waiting = waiting
+        if status != self._said:
+            self._said = status
+            if status == "running":
+                about = headline(build)
+                lines.append(f"{line(build.name)}: running{f' ({about})' if about else ''}")
+            elif status == "cancelling":
+                lines.append(self.cancelling)
+        return lines
+
+    def _news(self) -> list[str]:
+        """Give what TensorRT has warned of since the last look."""
+        found = self._build.messages
+        new = found[self._messages : MAX_MESSAGES]
+        lines = [f"{m.severity}: {line(m.message, MAX_SENTENCE)}" for m in new]
+        if self._messages <= MAX_MESSAGES < len(found):
+            lines.append("There are more messages; they are counted at the end.")
+        self._messages = max(self._messages, len(found))
+        return lines
+
+    def _progress(self) -> list[str]:
+        build = self._build
+        if build.status not in {"running", "cancelling"}:
+            return []
+        now, since = build.now(), clock.monotonic() - self._last_line
+        node = innermost(build)
+        changed = node is not self._last_phase
+        if since < (max(LEAST_S, min(MOST_S, PART * now)) if changed else MOST_S):
+            return []
+        self._last_phase = node
+        self._last_line = clock.monotonic()
+        parts = [f"[{elapsed(now):>8}]", outlook(build), activity(build, path=True)]
+        return ["  ".join(part for part in parts if part)]
+
+    def _write(self, text: str) -> None:
+        if self._broken:
+            return
+        with contextlib.suppress(ValueError):  # it was closed by somebody else
+            try:
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
+            except OSError:  # the reader has gone, the disk is full: the build goes on
+                self._broken = True

@@ -1,0 +1,174 @@
+"""What a build says in a terminal or a log: lines of plain text, pure functions of its state.
+
+Every name and message in them is a stranger's: control characters are replaced, and a line is a
+line. Whoever calls these holds the build's lock.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trt_widget._text import duration, line
+from trt_widget.phases import PATH_SEPARATOR
+from trt_widget.words import closing, describe, printable, where
+
+if TYPE_CHECKING:
+    from trt_widget.build import Build
+    from trt_widget.errors import BuildError
+    from trt_widget.phases import PhaseNode
+
+__all__ = [
+    "activity",
+    "elapsed",
+    "explained",
+    "headline",
+    "innermost",
+    "messages",
+    "outlook",
+    "size",
+    "summary",
+]
+
+#: Seconds without a callback after which steps say nothing any more, and after which its age is
+#: told; those of the widget.
+SILENT_S = 1.0
+TELL_SILENCE_S = 5.0
+#: Characters of a sentence of a stranger's.
+MAX_SENTENCE = 400
+_KILOBYTE, _MEGABYTE, _GIGABYTE = 1e3, 1e6, 1e9
+
+
+def elapsed(seconds: float) -> str:
+    """Give a time that is still growing: no more digits than can be read."""
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    return duration(seconds)
+
+
+def size(number: int) -> str:
+    """Give a number of bytes as disks have them."""
+    if number < _MEGABYTE:
+        return f"{number / _KILOBYTE:.1f} kB"
+    if number < _GIGABYTE:
+        return f"{number / _MEGABYTE:.1f} MB"
+    return f"{number / _GIGABYTE:.2f} GB"
+
+
+def headline(build: Build) -> str:
+    """Say what is built, with what and where."""
+    place = where(build)
+    backend = str(build.backend)
+    return ", ".join(part for part in (line(backend) if backend else "", _here(place)) if part)
+
+
+def outlook(build: Build) -> str:
+    """Say how far it is, how long it takes yet, and by what that is known; may be empty."""
+    if build.status not in {"running", "cancelling"} or build.progress is None:
+        return ""
+    if build.exceeded and build.expected_s is not None:
+        return f"takes longer than the expected {duration(build.expected_s)}"
+    parts = [f"{build.progress:.0%}"]
+    if build.eta_s is not None:
+        parts.append(f"about {_rough(build.eta_s)} left")
+    text = ", ".join(parts)
+    return f"{text} ({build.basis})" if build.basis else text
+
+
+def _rough(seconds: float) -> str:
+    """Give a time that is only an estimate."""
+    return f"{max(1, round(seconds))} s" if seconds < 60 else duration(seconds)  # noqa: PLR2004 - a minute
+
+
+def innermost(build: Build) -> PhaseNode | None:
+    """Give the open phase that is deepest, of several the one that began last."""
+    found: PhaseNode | None = None
+    for node in build.tree.walk():
+        if node.open_count and (
+            found is None or (node.depth, node.started) > (found.depth, found.started)
+        ):
+            found = node
+    return found
+
+
+def silence(build: Build) -> float:
+    """Give the seconds since TensorRT was last heard of; 0 where no phase is open."""
+    if build.status not in {"running", "cancelling"} or not build.tree.open_phases:
+        return 0.0
+    return max(0.0, build.now() - build.tree.last_callback)
+
+
+def activity(build: Build, *, path: bool = False) -> str:
+    """Say what runs now, and since when nothing was heard of it.
+
+    Parameters
+    ----------
+    path
+        Name the phase with those above it, instead of alone.
+    """
+    status = build.status
+    if status == "pending":
+        return line(describe(build) or "Not started yet", MAX_SENTENCE)
+    if status not in {"running", "cancelling"}:
+        return ""
+    node = innermost(build)
+    if node is not None:
+        name = PATH_SEPARATOR.join(node.path) if path else node.name
+    elif build.tree.paths:
+        roots = build.tree.roots.values()
+        name = "Finishing" if all(root.status != "running" for root in roots) else ""
+    else:
+        name = "Reading the network; no phase yet"
+    text = line(name, MAX_SENTENCE) if name else "Between two phases"
+    quiet = silence(build)
+    if quiet > TELL_SILENCE_S:
+        why = "" if status == "cancelling" else " (normal: TensorRT is silent while it optimizes)"
+        text += f" · no callback for {elapsed(quiet)}{why}"
+    return text
+
+
+def messages(build: Build) -> str:
+    """Count TensorRT's warnings and errors and give the last; empty where there are none."""
+    serious = build.messages
+    if not serious:
+        return ""
+    errors = sum(message.severity != "warning" for message in serious)
+    warnings = len(serious) - errors
+    counts = [
+        f"{number} {what}{'' if number == 1 else 's'}"
+        for number, what in ((errors, "error"), (warnings, "warning"))
+        if number
+    ]
+    return f"{', '.join(counts)}: {line(serious[-1].message, MAX_SENTENCE)}"
+
+
+def summary(build: Build) -> list[str]:
+    """Say how it ended, in a few lines; why it failed is told by :func:`explained`."""
+    result = build.result
+    if result is None:
+        return []
+    told = {"ended": "ended; the outcome is not known"}.get(result.status, result.status)
+    head = f"{line(build.name)}: {told} after {elapsed(result.duration_s)}"
+    lines = [head]
+    if result.status == "succeeded" and result.engine_bytes is not None:
+        saved = f", saved as {line(str(result.output))}" if result.output is not None else ""
+        lines.append(f"Engine of {size(result.engine_bytes)}{saved}")
+    elif result.status == "cancelled":
+        detail = describe(build)
+        if detail:
+            lines.append(line(detail, MAX_SENTENCE))
+    end = closing(result)
+    if end:
+        lines.append(_here(end))
+    lines += [line(note, MAX_SENTENCE) for note in result.notes]
+    return lines
+
+
+def explained(error: BuildError) -> str:
+    """Give an error's cause, evidence and remedy as lines that control nothing."""
+    return printable(str(error))
+
+
+def _here(text: str | None) -> str:
+    """Say "process" where the widget says "kernel"."""
+    return re.sub(r"this kernel\b", "this process", text or "")

@@ -1,0 +1,402 @@
+"""A build as nested bars in a terminal.
+
+A thread draws a few times a second what has become of the build; nothing is ever drawn from a
+callback. The picture stands where the cursor is, and the cursor waits at its upper left corner: so
+whatever the terminal does to the lines when it is resized, the next picture begins where the last
+one began, and what was below is erased. A picture is one write, each of its lines overwrites one,
+and none is as wide as the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from trt_widget._extras import require
+from trt_widget._files import write_all
+from trt_widget._text import line
+from trt_widget.rows import MAX_LABEL, choose_rows, clipped
+from trt_widget.sinks.sentences import (
+    SILENT_S,
+    activity,
+    elapsed,
+    headline,
+    messages,
+    outlook,
+    summary,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from trt_widget.build import Build
+    from trt_widget.phases import PhaseNode
+
+__all__ = ["Bars", "can_draw"]
+
+#: Seconds between two pictures: a second is divided into five of them.
+TICK_S = 0.2
+#: Rows of phases while it runs, and at the end; drawing takes time with each.
+MAX_ROWS = 20
+MAX_LAST_ROWS = 40
+#: Lines around the rows.
+_AROUND = 5
+#: Terminals that are smaller are treated as if they were so large, and cut.
+_LEAST_COLUMNS, _LEAST_LINES = 8, 2
+_FULL_BAR, _SHORT_BAR = 24, 10
+_LEAST_LABEL = 12
+
+_STYLES = {
+    "running": "bold cyan",
+    "cancelling": "bold yellow",
+    "succeeded": "bold green",
+    "cancelled": "bold yellow",
+    "failed": "bold red",
+    "done": "green",
+}
+#: What stands for our own signs in an encoding that lacks them.
+_ASCII = str.maketrans({"…": ".", "·": "-"})
+_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+_END_OF_LINE, _BELOW = "\x1b[K", "\x1b[J"
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Say whether bars can be drawn on a stream: it is a terminal that can move its cursor.
+
+    Raises
+    ------
+    ExtraMissing
+        It is one, and rich is not installed.
+    """
+    try:
+        if not stream.isatty() or os.environ.get("TERM") in {"dumb", "unknown"}:
+            return False
+    except ValueError:  # it is closed
+        return False
+    console = _console(stream)
+    return not console.legacy_windows
+
+
+def _console(stream: TextIO) -> Console:
+    rich = require("rich.console", extra="cli", what="Drawing bars in a terminal")
+    # Of what is not given, rich finds out: colours (NO_COLOR, TERM), the encoding.
+    console: Console = rich.Console(file=stream, highlight=False, markup=False, emoji=False)
+    return console
+
+
+class _Shape(NamedTuple):
+    """How wide the parts of a row are; 0 is a part that there is no room for."""
+
+    label: int
+    bar: int
+    steps: int
+    time: int
+
+
+class Bars:
+    """Draws a build in a terminal, on a thread of its own.
+
+    Parameters
+    ----------
+    build
+        What is drawn.
+    stream
+        The terminal.
+
+    Attributes
+    ----------
+    cancelling
+        What is said when the build is asked to stop.
+
+    Raises
+    ------
+    ExtraMissing
+        rich is not installed.
+    """
+
+    def __init__(self, build: Build, stream: TextIO) -> None:
+        from rich.text import Text
+
+        self.cancelling = "Cancelling at the next step…"
+        self._Text = Text
+        self._build = build
+        self._stream = stream
+        self._console = _console(stream)
+        self._encoding = self._console.encoding or "utf-8"
+        self._plain = not self._encoding.lower().startswith("utf")
+        self._signs = ("#", "-", "~") if self._plain else ("━", "─", "~")
+        self._wake = threading.Event()
+        #: Held while it draws.
+        self._lock = threading.RLock()
+        self._closing = False
+        self._paused = False
+        self._broken = False
+        self._shown = ""
+        self._thread = threading.Thread(target=self._run, name="trt_widget bars", daemon=True)
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Draw the last picture, once the build has ended, and leave the cursor below it."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else: the cursor goes below the picture."""
+        if self._lock.acquire(timeout=1.0):
+            try:
+                self._paused = True
+                self._write("\r\n" * self._shown.count("\n") + ("\r\n" if self._shown else ""))
+                self._write(f"{_WRAP}{_SHOW}")
+                self._shown = ""
+            finally:
+                self._lock.release()
+
+    def resume(self) -> None:
+        """Draw again, from where the cursor is."""
+        self._paused = False
+        self._wake.set()
+
+    def __enter__(self) -> Bars:  # noqa: PYI034 - typing.Self came with Python 3.11
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            with self._lock:
+                if not self._paused:
+                    self._draw(self.picture(*self._size()))
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+        with self._lock:
+            self._finish()
+
+    def _size(self) -> tuple[int, int]:
+        """Give columns and lines of the terminal."""
+        try:
+            columns, lines = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):
+            columns, lines = 0, 0
+        # A pseudo-terminal that nobody has given a size has none.
+        return max(columns or 80, _LEAST_COLUMNS), max(lines or 24, _LEAST_LINES)
+
+    def _draw(self, lines: list[Text]) -> None:
+        """Put a picture in place of the last one."""
+        shown = self._encoded(lines)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        body = shown.replace("\n", f"{_END_OF_LINE}\r\n")
+        up = shown.count("\n")
+        back = f"\x1b[{up}A\r" if up else "\r"
+        self._write(f"{_HIDE}{_NO_WRAP}\r{body}{_END_OF_LINE}{_BELOW}{back}{_WRAP}")
+
+    def _finish(self) -> None:
+        """Replace the picture by what stays."""
+        lines = self._last_picture(self._size()[0])
+        body = "".join(f"{text}{_END_OF_LINE}\r\n" for text in self._encoded(lines).split("\n"))
+        self._write(f"{_NO_WRAP}\r{body}{_BELOW}{_WRAP}{_SHOW}")
+
+    def _encoded(self, lines: list[Text]) -> str:
+        console = self._console
+        with console.capture() as capture:
+            for number, text in enumerate(lines):
+                console.print(
+                    text,
+                    end="\n" if number + 1 < len(lines) else "",
+                    width=10_000,
+                    no_wrap=True,
+                    overflow="ignore",
+                    crop=False,
+                )
+        drawn = capture.get()
+        return drawn.translate(_ASCII) if self._plain else drawn
+
+    def _write(self, text: str) -> None:
+        if self._broken:
+            return
+        try:
+            self._stream.flush()
+            write_all(self._stream.fileno(), text.encode(self._encoding, "replace"))
+        except (OSError, ValueError):  # the terminal is gone: the build goes on
+            self._broken = True
+
+    # ------------------------------------------------------------------ the picture
+
+    def picture(self, columns: int, lines: int) -> list[Text]:
+        """Draw the build as it is now, in fewer lines and columns than there are."""
+        build = self._build
+        width, height = columns - 1, lines - 1
+        with build.lock:
+            head = self._head(width)
+            bar = self._overall(width)
+            rows = self._rows(width, min(MAX_ROWS, height - _AROUND), build.tree.outcome)
+            foot = [
+                self._sentence(text, width, style)
+                for text, style in (
+                    (activity(build), "none"),
+                    (self.cancelling if build.status == "cancelling" else "", "yellow"),
+                    (messages(build), "yellow"),
+                )
+                if text
+            ]
+        picture = [head, *bar, *rows, *foot]
+        if len(picture) > height:  # what is said is worth more than the rows
+            room = max(0, height - 1 - len(foot))
+            picture = [head, *[*bar, *rows][:room], *foot][:height]
+        return picture
+
+    def _last_picture(self, columns: int) -> list[Text]:
+        build, width = self._build, columns - 1
+        with build.lock:
+            rows = self._rows(width, MAX_LAST_ROWS, build.tree.outcome)
+            first, *others = summary(build) or [f"{line(build.name)}: {build.status}"]
+            said = messages(build)
+        head = self._sentence(first, width, _STYLES.get(build.status, "bold"))
+        others += [said] if said else []
+        return [*rows, head, *(self._sentence(text, width) for text in others)]
+
+    def _sentence(self, text: str, width: int, style: str = "none") -> Text:
+        made = self._Text(text, style)
+        made.truncate(width, overflow="ellipsis")
+        return made
+
+    def _head(self, width: int) -> Text:
+        build = self._build
+        status = build.status
+        made = self._Text()
+        made.append(line(build.name), "bold")
+        made.append("  ")
+        made.append(status, _STYLES.get(status, "bold"))
+        if status in {"running", "cancelling"}:
+            made.append(f"  {elapsed(build.now())}")
+        about = headline(build)
+        if about and status != "pending":
+            made.append(f"  {about}", "dim")
+        made.truncate(width, overflow="ellipsis")
+        return made
+
+    def _overall(self, width: int) -> list[Text]:
+        """Draw how far the whole is, where that is known."""
+        build = self._build
+        text = outlook(build)
+        progress = build.progress
+        if not text or progress is None:
+            return []
+        bar = min(40, max(0, width - len(text) - 2))
+        made = self._Text()
+        if bar >= _SHORT_BAR:
+            made.append_text(self._bar(int(bar * progress), bar, "cyan"))
+            made.append("  ")
+        made.append(text)
+        made.truncate(width, overflow="ellipsis")
+        return [made]
+
+    def _rows(self, width: int, limit: int, outcome: str | None) -> list[Text]:
+        build = self._build
+        tree = build.tree
+        if limit < 1 or not tree.paths:
+            return []
+        rows, more = choose_rows(tree, limit)
+        if more and limit > 1:
+            rows, more = choose_rows(tree, limit - 1)
+        now = build.now()
+        labels = []
+        for row in rows:
+            folded = f" (+{row.folded})" if row.folded else ""
+            name = line(clipped(row.node.name, MAX_LABEL), MAX_LABEL)
+            labels.append(f"{'  ' * min(row.node.depth, 12)}{name}{folded}")
+        longest = max(self._Text(label).cell_len for label in labels)
+        shape = _shape(width, longest)
+        drawn = [
+            self._row(row.node, label, shape, now, outcome)
+            for row, label in zip(rows, labels, strict=True)
+        ]
+        for text in drawn:
+            text.truncate(width)
+        if more:
+            drawn.append(self._sentence(f"… and {more} more phases", width, "dim"))
+        return drawn
+
+    def _row(
+        self, node: PhaseNode, label: str, shape: _Shape, now: float, outcome: str | None
+    ) -> Text:
+        status = node.status
+        made = self._Text(label)
+        made.truncate(shape.label, overflow="ellipsis", pad=True)
+        if status == "running":
+            made.stylize("bold")
+        elif outcome is None:
+            made.stylize("dim")
+        if shape.bar:
+            made.append(" ")
+            made.append_text(self._phase_bar(node, shape.bar, now, outcome))
+        if shape.steps:
+            made.append(f" {_steps(node):>{shape.steps}.{shape.steps}}")
+        if shape.time:
+            total = elapsed(self._build.tree.total_s(node, now))
+            made.append(f" {total:>{shape.time}.{shape.time}}")
+            if node.count > 1:
+                made.append(f" x{node.count}")
+        return made
+
+    def _phase_bar(self, node: PhaseNode, width: int, now: float, outcome: str | None) -> Text:
+        status = node.status
+        if status == "done":
+            good = outcome is None or outcome == "succeeded"
+            return self._bar(width, width, "green" if good else "dim")
+        if status == "running" and (now - node.last_event > SILENT_S or node.step_total < 1):
+            # The steps say nothing of the time, or are not known.
+            return self._Text(self._signs[2] * width, "dim cyan")
+        part = max(0.0, min(node.step / node.step_total, 1.0)) if node.step_total > 0 else 0.0
+        style = {"cancelled": "yellow", "failed": "red", "running": "cyan"}.get(status, "dim")
+        return self._bar(int(width * part), width, style)
+
+    def _bar(self, filled: int, width: int, style: Any) -> Text:
+        full, empty, _ = self._signs
+        made = self._Text(full * filled, style)
+        made.append(empty * (width - filled), "dim")
+        return made
+
+
+def _shape(width: int, longest: int) -> _Shape:
+    """Share the columns out: the label first, then the time, the bar, the steps."""
+    time, steps = 8, 11
+    most = min(longest, 60)
+    count = 7  # what follows the time, where a phase came several times
+    for bar, with_steps, with_time in (
+        (_FULL_BAR, steps, time),
+        (_SHORT_BAR, steps, time),
+        (_SHORT_BAR, 0, time),
+        (0, 0, time),
+    ):
+        parts = [part for part in (bar, with_steps, with_time + count) if part]
+        room = width - sum(parts) - len(parts)
+        if room >= min(most, 24 if bar == _FULL_BAR else _LEAST_LABEL):
+            return _Shape(min(most, room), bar, with_steps, with_time)
+    return _Shape(max(1, width), 0, 0, 0)
+
+
+def _steps(node: PhaseNode) -> str:
+    if node.status == "running":
+        return f"{node.step}/{node.step_total}" if node.step_total > 0 else ""
+    return node.status
