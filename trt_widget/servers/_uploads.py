@@ -1,0 +1,141 @@
+"""Where a server keeps what was uploaded to it, and how it gets there.
+
+The folder is of one server, below the user's runtime folder, and locked by it. The system gives the
+lock back however the server ends, so the next one knows whose folders can go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import time
+from typing import TYPE_CHECKING, Final
+
+from trt_widget.errors import BuildError
+from trt_widget.executors.lock import SystemLock, runtime_folder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+__all__ = ["EmptyError", "Scratch", "TooLargeError", "TooSlowError", "discard", "save_stream"]
+
+#: Bytes that are gathered before they are written, on a thread.
+_PIECE: Final = 1 << 20
+#: Seconds without a byte after which an upload is given up.
+STALL_S: Final = 60.0
+
+
+class EmptyError(Exception):
+    """A body without a byte."""
+
+
+class TooLargeError(Exception):
+    """A body of more bytes than are taken."""
+
+
+class TooSlowError(Exception):
+    """A body of which nothing has come for too long."""
+
+
+class Scratch:
+    """A folder of this process for files that end with it.
+
+    Raises
+    ------
+    BuildError
+        It cannot be made.
+    """
+
+    def __init__(self) -> None:
+        try:
+            base = runtime_folder()
+            remove_leftovers(base)
+            while True:
+                name = f"serve-{secrets.token_hex(8)}"
+                self._lock = SystemLock(base / f"{name}.lock")
+                if self._lock.try_acquire():
+                    break
+            self.path = base / name
+            self.path.mkdir(mode=0o700)
+        except OSError as error:
+            raise BuildError(
+                f"No folder for uploads could be made: {error}.",
+                remedy="Free some space in the folder for temporary files, or set TMPDIR to "
+                "another before the server starts.",
+            ) from error
+
+    def new_folder(self) -> Path:
+        """Make a folder for one upload."""
+        folder = self.path / secrets.token_hex(8)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._lock.path.unlink()
+        self._lock.release()
+
+
+def remove_leftovers(base: Path) -> None:
+    """Remove the folders of servers that are gone without having done so."""
+    for path in base.glob("serve-*.lock"):
+        lock = SystemLock(path)
+        # Another server may be at it, too.
+        with contextlib.suppress(OSError):
+            if lock.try_acquire():
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                path.unlink()
+                lock.release()
+
+
+async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> None:
+    """Write what comes to a file, a piece in memory at a time.
+
+    Raises
+    ------
+    EmptyError, TooLargeError, TooSlowError
+        No bytes, more than ``limit``, or nothing for :data:`STALL_S` seconds.
+    OSError
+        It could not be written: the disk is full.
+    """
+    size = 0
+    with path.open("xb") as file:
+        piece = bytearray()
+        async for chunk in _in_time(chunks):
+            size += len(chunk)
+            if size > limit:
+                raise TooLargeError
+            piece += chunk
+            if len(piece) >= _PIECE:
+                await asyncio.to_thread(file.write, piece)
+                piece = bytearray()
+        await asyncio.to_thread(file.write, piece)
+    if size == 0:
+        raise EmptyError
+
+
+async def _in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            chunk = await asyncio.wait_for(chunks.__anext__(), STALL_S)
+        except StopAsyncIteration:
+            return
+        except asyncio.TimeoutError:
+            raise TooSlowError from None
+        yield chunk
+
+
+async def discard(chunks: AsyncIterator[bytes], most: int, seconds: float) -> None:
+    """Take what still comes of a body that was refused, so that its sender hears the answer.
+
+    A connection that is closed with something unread is reset, and the answer may go with it.
+    """
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(StopAsyncIteration, asyncio.TimeoutError):
+        while most > 0 and (left := deadline - time.monotonic()) > 0.0:
+            most -= len(await asyncio.wait_for(chunks.__anext__(), left))

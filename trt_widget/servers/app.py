@@ -1,0 +1,744 @@
+"""The interface of ``trt-widget serve``: what can be asked of a server that builds engines."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+
+from fastapi import FastAPI, Header, Query, Request, Response, Security
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from trt_widget import __version__
+from trt_widget.build import FINAL
+from trt_widget.errors import BuildError
+from trt_widget.servers._guard import Guard, read_key
+from trt_widget.servers._problems import MEDIA_TYPE, RETRY_AFTER_S, problem, problem_of
+from trt_widget.servers._sse import EventStream
+from trt_widget.servers._uploads import (
+    EmptyError,
+    TooLargeError,
+    TooSlowError,
+    discard,
+    save_stream,
+)
+from trt_widget.servers.builds import REQUEST_OPTIONS, RequestError, describe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterator
+
+    from trt_widget.servers._uploads import Scratch
+    from trt_widget.servers.builds import Builds, Entry
+
+__all__ = ["make_app"]
+
+#: No ONNX file is larger: that is the limit of its format.
+MAX_UPLOAD: Final = 2 * 1024**3
+MAX_JSON: Final = 1 << 20
+MAX_UPLOADS: Final = 4
+MAX_STREAMS: Final = 1000
+#: With so many streams, each is written to once a second.
+_STREAMS_A_SECOND: Final = 1000
+_LONGEST_PAUSE_S: Final = 1.0
+#: What is taken of a body that was refused, in bytes and seconds.
+_DISCARD: Final = 64 << 20
+_DISCARD_S: Final = 2.0
+_PIECE: Final = 1 << 20
+
+_STATIC: Final = Path(__file__).with_name("static")
+_PAGE_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+# The report brings its styles and pictures with it, and has no scripts.
+_REPORT_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+)
+
+# ---- what goes in and out -----------------------------------------------------------------------
+
+_Names = str | list[str]
+_Shape = list[int]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Options(_Strict):
+    """Options of a build, named and meant as for ``trt_widget.Build``; null is as not given."""
+
+    profiles: dict[str, list[_Shape]] | list[dict[str, list[_Shape]]] | None = Field(
+        None, description="`[min, opt, max]` for each dynamic input, or a list of such objects"
+    )
+    timeout: float | None = Field(None, gt=0, description="seconds after which it is cancelled")
+    grace: float | None = Field(None, ge=0, description="seconds that a cancel waits for TensorRT")
+    flags: _Names | None = Field(None, description="names of builder flags")
+    strongly_typed: bool | None = None
+    network_flags: _Names | None = None
+    optimization_level: int | None = Field(None, ge=0, le=5)
+    workspace: int | None = Field(None, ge=1, description="bytes")
+    device: int | None = Field(None, ge=0, description="index of a GPU")
+    target: _Names | None = Field(None, description="for TensorRT for RTX")
+    timing_cache: bool | None = None
+    backend: Literal["tensorrt", "tensorrt_rtx"] | None = None
+
+
+assert tuple(Options.model_fields) == REQUEST_OPTIONS  # noqa: S101 - the description is checked where it is made
+
+
+class BuildRequest(_Strict):
+    """A model below the server's folder, and how to build it."""
+
+    model: str = Field(min_length=1, max_length=4096, description="path below `--root`")
+    options: Options | None = None
+    name: str | None = Field(None, max_length=200, description="what to call the build")
+
+
+class Links(BaseModel):
+    """Addresses of one build that need no token: each has a key that reads this build only."""
+
+    events: str
+    timings: str
+    log: str
+    engine: str
+    report: str
+
+
+class Summary(BaseModel):
+    """One build of the list."""
+
+    id: str
+    name: str
+    status: Literal["pending", "running", "cancelling", "succeeded", "cancelled", "failed", "ended"]
+    created: float = Field(description="seconds since the epoch")
+    progress: float | None = Field(description="0 to 1, where earlier builds tell")
+    eta_s: float | None
+    links: Links
+
+
+class Status(Summary):
+    """How one build stands; times are in seconds."""
+
+    reason: str | None = Field(description="why it was cancelled")
+    backend: str
+    device: str | None
+    elapsed_s: float
+    exceeded: bool
+    basis: str | None
+    waiting_for: str | None
+    phase: str | None = Field(description="path of the innermost open phase")
+    phases: list[dict[str, Any]]
+    more_phases: int
+    warnings: int
+    engine_bytes: int | None
+    result: dict[str, Any] | None = Field(description="as the stream's last event has it")
+    error: dict[str, Any] | None
+
+
+class BuildList(BaseModel):
+    """The builds that are kept, the newest first."""
+
+    builds: list[Summary]
+
+
+class Cancelled(BaseModel):
+    """The answer to a cancel."""
+
+    cancelled: bool = Field(description="whether there was anything to cancel")
+    status: str
+
+
+class Timings(BaseModel):
+    """A row per phase path, in the order of the tree; times are in seconds."""
+
+    complete: bool = Field(description="whether the build has ended")
+    phases: list[dict[str, Any]]
+
+
+class Problem(BaseModel):
+    """What is wrong, and what to do (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    cause: str
+    remedy: str
+
+
+def _answers(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the answers that are problems."""
+    return {code: {"model": Problem, "description": _MEANINGS[code]} for code in (401, 403, *codes)}
+
+
+_MEANINGS: Final = {
+    401: "The token is missing or wrong.",
+    403: "Another origin, a host that is not this server's, or a path out of its folder.",
+    404: "There is no such build, or no such file.",
+    408: "Nothing came for too long.",
+    409: "The build has no engine (yet).",
+    413: "The body is larger than this server takes.",
+    422: "What is asked for cannot be.",
+    429: "Too many builds, uploads or streams: come again after `Retry-After` seconds.",
+    503: "The server is about to end.",
+    507: "There is no space for the upload.",
+}
+
+
+# ---- the application ----------------------------------------------------------------------------
+
+
+def make_app(
+    builds: Builds,
+    token: str,
+    *,
+    scratch: Scratch,
+    hosts: Collection[str] = (),
+    max_upload: int = MAX_UPLOAD,
+) -> FastAPI:
+    """Make the ASGI application of a server.
+
+    Parameters
+    ----------
+    builds
+        What it starts and shows.
+    token
+        What requests must bring.
+    scratch
+        Where uploads are kept.
+    hosts
+        Names by which it may be called; see :class:`~trt_widget.servers._guard.Guard`.
+    max_upload
+        Bytes of an uploaded model.
+    """
+    app = FastAPI(
+        title="trt-widget",
+        version=__version__,
+        description="Build TensorRT engines: start, watch, cancel.",
+        docs_url=None,  # their scripts come from elsewhere
+        redoc_url=None,
+        dependencies=[Security(HTTPBearer(auto_error=False))],  # for the description; Guard does it
+    )
+    app.add_middleware(Guard, token=token, hosts=hosts)
+    _handle_errors(app)
+    server = _Server(builds, token, scratch, max_upload)
+    app.state.server = server
+    _add_page(app)
+    _add_start(app, server)
+    _add_builds(app, server)
+    _add_events(app, server)
+    _add_results(app, server)
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's manual has it
+    return app
+
+
+class _Server:
+    """What the routes have in common."""
+
+    def __init__(self, builds: Builds, token: str, scratch: Scratch, max_upload: int) -> None:
+        self.builds = builds
+        self.token = token
+        self.scratch = scratch
+        self.max_upload = max_upload
+        self.uploads = 0
+        self.streams = 0
+
+    def summary(self, entry: Entry) -> dict[str, Any]:
+        build = entry.build
+        return {
+            "id": entry.id,
+            "name": entry.name,
+            "status": entry.status,
+            "created": entry.created,
+            "progress": build.progress,
+            "eta_s": build.eta_s,
+            "links": self.links(entry),
+        }
+
+    def status(self, entry: Entry) -> dict[str, Any]:
+        return {**self.summary(entry), **describe(entry.build)}
+
+    def links(self, entry: Entry) -> dict[str, str]:
+        key = read_key(self.token, entry.id)
+        return {name: f"/builds/{entry.id}/{name}?key={key}" for name in Links.model_fields}
+
+    def pause(self) -> float:
+        """Seconds between two writes to a stream."""
+        return min(_LONGEST_PAUSE_S, self.streams / _STREAMS_A_SECOND)
+
+    # ------------------------------------------------------------------ starting
+
+    async def start_model(self, request: Request) -> Entry:
+        """Start what a JSON body asks for."""
+        body = bytearray()
+        async for chunk in _body_of(request, MAX_JSON):
+            body += chunk
+            if len(body) > MAX_JSON:
+                raise TooLargeError
+        try:
+            asked = BuildRequest.model_validate(_read_json(bytes(body).decode("utf-8", "replace")))
+        except ValidationError as error:
+            _raise_invalid(error)
+        options = asked.options.model_dump(exclude_unset=True) if asked.options else None
+        path = await run_in_threadpool(self.builds.resolve, asked.model)
+        if not await run_in_threadpool(path.is_file):
+            raise HTTPException(404, f"There is no file {asked.model!r:.200} below the root.")
+        return await run_in_threadpool(self.builds.start, path, options, name=asked.name)
+
+    async def start_upload(self, request: Request, options: str | None, name: str | None) -> Entry:
+        """Take a model and start it; its file goes when the build is forgotten."""
+        wanted = _read_json(options) if options is not None else None
+        if wanted is not None:
+            try:
+                wanted = Options.model_validate(wanted).model_dump(exclude_unset=True)
+            except ValidationError as error:
+                _raise_invalid(error)
+        if self.uploads >= MAX_UPLOADS:
+            raise HTTPException(429, "Too many models are being uploaded.")
+        self.uploads += 1
+        folder = await run_in_threadpool(self.scratch.new_folder)
+        remove = partial(_remove_folder, folder)
+        try:
+            chunks = _body_of(request, self.max_upload)
+            await save_stream(chunks, folder / "model.onnx", self.max_upload)
+            start = partial(self.builds.start, uploaded=True, name=name or "uploaded model")
+            entry = await run_in_threadpool(start, folder / "model.onnx", wanted)
+        except BaseException:
+            await run_in_threadpool(remove)
+            raise
+        finally:
+            self.uploads -= 1
+        entry.on_removed.append(remove)
+        return entry
+
+
+def _remove_folder(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _body_of(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Give the body's pieces, if it does not say itself that it is too large."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLargeError
+    return request.stream()
+
+
+def _read_json(text: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"What should be JSON is not: {error}.", remedy="Send one JSON object."
+        ) from error
+
+
+def _raise_invalid(error: ValidationError | RequestValidationError) -> NoReturn:
+    """Say what does not fit, as an error of a request."""
+    said = []
+    for found in error.errors()[:5]:
+        place = ".".join(str(part) for part in found["loc"])
+        said.append(f"{place}: {found['msg']}" if place else found["msg"])
+    raise RequestError(
+        f"The request does not fit: {'; '.join(said)}.",
+        remedy="See /openapi.json for what can be asked for.",
+    ) from error
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(BuildError)
+    def ours(_request: Request, error: BuildError) -> Response:
+        return problem_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_request: Request, error: RequestValidationError) -> Response:
+        try:
+            _raise_invalid(error)
+        except RequestError as found:
+            return problem_of(found)
+
+    @app.exception_handler(HTTPException)
+    def theirs(request: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers or {})
+        cause, remedy = str(error.detail), ""
+        if error.status_code == HTTPStatus.NOT_FOUND and cause == HTTPStatus.NOT_FOUND.phrase:
+            cause, remedy = f"There is nothing at {request.url.path!r:.200}.", "See /openapi.json."
+        elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            cause = f"{request.method} is not possible here."
+            remedy = f"Possible: {headers.get('allow', headers.get('Allow', ''))}."
+        elif error.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+            headers["Retry-After"] = str(RETRY_AFTER_S)
+            remedy = "Ask again later."
+        return problem(error.status_code, cause, remedy, headers=headers)
+
+    @app.exception_handler(Exception)
+    def defect(_request: Request, _error: Exception) -> Response:
+        return problem(
+            500,
+            "This is a defect of trt-widget.",
+            "Please report it with what the server has logged.",
+        )
+
+
+class _Refusal(Response):
+    """A problem, and a little patience for what its sender still sends."""
+
+    def __init__(self, refused: JSONResponse, request: Request) -> None:
+        super().__init__()
+        self._refused = refused
+        self._request = request
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def hold(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "more_body": True}
+            await send(message)
+
+        self._refused.headers["connection"] = "close"
+        await self._refused(scope, receive, hold)
+        with contextlib.suppress(Exception):
+            # It has gone, or was read to its end.
+            await discard(self._request.stream(), _DISCARD, _DISCARD_S)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def _add_page(app: FastAPI) -> None:
+    kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+
+    def add(address: str, file: Path) -> None:
+        content = file.read_bytes()
+
+        @app.get(address, include_in_schema=False)
+        def give() -> Response:
+            headers = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"}
+            return Response(content, headers=headers, media_type=kinds[file.suffix])
+
+    add("/", _STATIC / "index.html")
+    for file in sorted(_STATIC.iterdir()):
+        if file.suffix in {".css", ".js"}:
+            add(f"/static/{file.name}", file)
+
+
+# ---- builds -------------------------------------------------------------------------------------
+
+_START_BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "description": "The model itself, or JSON that names one below the server's folder.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {"schema": {"$ref": "#/components/schemas/BuildRequest"}},
+        },
+    }
+}
+
+
+def _add_start(app: FastAPI, server: _Server) -> None:
+    @app.post(
+        "/builds",
+        status_code=201,
+        response_model=Status,
+        responses=_answers(404, 408, 413, 422, 429, 503, 507),
+        openapi_extra=_START_BODY,
+        summary="Start a build",
+    )
+    async def start(
+        request: Request,
+        options: Annotated[
+            str | None, Query(description="for an upload: its options, as JSON")
+        ] = None,
+        name: Annotated[
+            str | None, Query(max_length=200, description="for an upload: what to call it")
+        ] = None,
+    ) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        try:
+            if kind == "application/json":
+                entry = await server.start_model(request)
+            else:
+                entry = await server.start_upload(request, options, name)
+        except TooLargeError:
+            limit = MAX_JSON if kind == "application/json" else server.max_upload
+            said = problem(
+                413,
+                f"The body is larger than the {limit:,} bytes that this server takes.",
+                "Put the model below the server's folder and name it, or start the server with a "
+                "larger --max-upload.",
+            )
+            return _Refusal(said, request)
+        except EmptyError:
+            return problem(
+                422, "The body is empty.", "Send an ONNX model, or JSON as application/json."
+            )
+        except TooSlowError:
+            return problem(
+                408,
+                "Nothing more came of the body.",
+                "Send it without pauses.",
+                headers={"connection": "close"},
+            )
+        except OSError as error:
+            if isinstance(error, BuildError):
+                raise
+            said = problem(507, f"The model could not be kept: {error.strerror}.", "Free space.")
+            return _Refusal(said, request)
+        location = {"Location": f"/builds/{entry.id}"}
+        status = await run_in_threadpool(server.status, entry)
+        return JSONResponse(status, 201, location)
+
+
+def _add_builds(app: FastAPI, server: _Server) -> None:
+    builds = server.builds
+
+    @app.get("/builds", response_model=BuildList, responses=_answers(), summary="List the builds")
+    def listing() -> Response:
+        return JSONResponse({"builds": [server.summary(entry) for entry in builds.all()[::-1]]})
+
+    @app.get(
+        "/builds/{build_id}",
+        response_model=Status,
+        responses=_answers(404, 422),
+        summary="Ask how a build stands",
+    )
+    def status(build_id: str) -> Response:
+        return JSONResponse(server.status(builds.get(build_id)))
+
+    @app.post(
+        "/builds/{build_id}/cancel",
+        response_model=Cancelled,
+        responses=_answers(404, 422),
+        summary="Cancel a build",
+    )
+    def cancel(build_id: str) -> Response:
+        done = builds.cancel(build_id)
+        return JSONResponse({"cancelled": done, "status": builds.get(build_id).status})
+
+    @app.delete(
+        "/builds/{build_id}",
+        status_code=204,
+        responses=_answers(404, 422),
+        summary="Cancel a build if it runs, and forget it",
+    )
+    def remove(build_id: str) -> Response:
+        builds.remove(build_id)
+        return Response(status_code=204)
+
+
+def _add_events(app: FastAPI, server: _Server) -> None:
+    @app.get(
+        "/builds/{build_id}/events",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Server-Sent Events `batch`, `snapshot` and at last `end`; the data "
+                "are lines of the stream (`trt-widget schema`), the ids number batches.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            204: {"description": "It has ended, and the client has had its last event."},
+            **_answers(404, 422, 429),
+        },
+        summary="Watch a build",
+    )
+    async def events(
+        build_id: str,
+        last_event_id: Annotated[
+            str | None, Header(alias="Last-Event-ID", description="the last id that was received")
+        ] = None,
+    ) -> Response:
+        entry = server.builds.get(build_id)
+        if server.streams >= MAX_STREAMS:
+            raise HTTPException(429, f"{MAX_STREAMS} streams are open, which is all.")
+        after = None
+        if last_event_id is not None:
+            after = int(last_event_id) if last_event_id.isdecimal() else 0
+        reader = entry.broadcast.reader(after, full=False)
+        first = await reader.read_async(0.0)
+        if first is not None and first.last and after is not None and after >= first.number:
+            return Response(status_code=204)
+        return _Counted(server, EventStream(reader, first, server.pause))
+
+
+class _Counted(Response):
+    """A stream, counted as long as it lasts."""
+
+    def __init__(self, server: _Server, stream: EventStream) -> None:
+        super().__init__()
+        self._server = server
+        self._stream = stream
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._server.streams += 1
+        try:
+            await self._stream(scope, receive, send)
+        finally:
+            self._server.streams -= 1
+
+
+# ---- what a build has come to -------------------------------------------------------------------
+
+
+def _add_results(app: FastAPI, server: _Server) -> None:
+    builds = server.builds
+
+    @app.get(
+        "/builds/{build_id}/timings",
+        response_model=Timings,
+        responses={
+            200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
+            **_answers(404, 422),
+        },
+        summary="Where the time goes, phase by phase",
+    )
+    def timings(
+        build_id: str, form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json"
+    ) -> Response:
+        build = builds.get(build_id).build
+        with build.lock:
+            columns = build.tree.timing_columns(build.now())
+            complete = build.status in FINAL
+        rows = list(zip(*columns.values(), strict=True))
+        if form == "json":
+            phases = [dict(zip(columns, row, strict=True)) for row in rows]
+            return JSONResponse({"complete": complete, "phases": phases})
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        # The csv module of Python 3.10 refuses a NUL.
+        writer.writerows(
+            [cell.replace("\0", "�") if isinstance(cell, str) else cell for cell in row]
+            for row in rows
+        )
+        return Response(text.getvalue(), headers=_named(build_id, "csv"), media_type="text/csv")
+
+    @app.get(
+        "/builds/{build_id}/log",
+        response_class=PlainTextResponse,
+        responses=_answers(404, 422),
+        summary="What TensorRT said, and what was printed",
+    )
+    def log(build_id: str) -> Response:
+        build = builds.get(build_id).build
+        messages, dropped = build.log_messages()
+        lines = [f"{m.time:10.3f} {m.severity}: {m.message}" for m in messages]
+        if dropped:
+            lines.append(f"{dropped} further messages were not kept.")
+        if build.printed:
+            lines += ["", "Printed:", build.printed.rstrip("\n")]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines))
+
+    @app.get(
+        "/builds/{build_id}/engine",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The serialized engine.",
+                "content": {
+                    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+                },
+            },
+            **_answers(404, 409, 422),
+        },
+        summary="The engine",
+    )
+    def engine(build_id: str) -> Response:
+        build = builds.get(build_id).build
+        found = build.engine
+        if found is None:
+            over = build.status in FINAL
+            return problem(
+                409,
+                f"There is no engine of this build{'' if over else ' yet'}: it is {build.status}.",
+                "Ask for the build to see why." if over else "Wait until it has ended.",
+            )
+        content = memoryview(found).cast("B")
+        headers = {**_named(build_id, "engine"), "Content-Length": str(content.nbytes)}
+        return StreamingResponse(
+            _pieces(content), headers=headers, media_type="application/octet-stream"
+        )
+
+    @app.get(
+        "/builds/{build_id}/report",
+        response_class=HTMLResponse,
+        responses=_answers(404, 422),
+        summary="A page with the summary, a timeline and the phases",
+    )
+    def report(build_id: str) -> Response:
+        from trt_widget.report import report_html
+
+        page = report_html(builds.get(build_id).build)
+        return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+def _named(build_id: str, suffix: str) -> dict[str, str]:
+    # Not after the build: its name is a stranger's.
+    return {"Content-Disposition": f'attachment; filename="{build_id}.{suffix}"'}
+
+
+def _pieces(content: memoryview) -> Iterator[bytes]:
+    for start in range(0, content.nbytes, _PIECE):
+        yield bytes(content[start : start + _PIECE])
+
+
+# ---- the description ----------------------------------------------------------------------------
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Describe the interface: problems have a type of their own, and two things FastAPI lacks."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    schema = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+    )
+    schemas = schema["components"]["schemas"]
+    for model in (BuildRequest, Options):
+        made = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        made.pop("$defs", None)
+        schemas[model.__name__] = made
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            _describe_problems(operation)
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "options":
+                    del parameter["schema"]
+                    reference = {"$ref": "#/components/schemas/Options"}
+                    parameter["content"] = {"application/json": {"schema": reference}}
+    app.openapi_schema = schema
+    return schema
+
+
+def _describe_problems(operation: dict[str, Any]) -> None:
+    reference = {"$ref": "#/components/schemas/Problem"}
+    for code, answer in operation["responses"].items():
+        if int(code) >= HTTPStatus.BAD_REQUEST:
+            answer["content"] = {MEDIA_TYPE: {"schema": reference}}
+        if int(code) == HTTPStatus.TOO_MANY_REQUESTS:
+            answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}

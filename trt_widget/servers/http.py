@@ -1,0 +1,270 @@
+"""``trt-widget serve``: builds by HTTP, for browsers and programs.
+
+It listens on the loopback unless it is told otherwise, prints one line of JSON with its address and
+its token when it is ready, and ends on Ctrl-C, SIGTERM or SIGHUP with all its builds. A server that
+was killed leaves no build either: a build's process ends with the one that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from trt_widget._extras import require
+from trt_widget.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+__all__ = ["add_arguments", "run"]
+
+#: The environment variable that may hold the token: arguments are seen by every user of a machine.
+TOKEN_VARIABLE: Final = "TRT_WIDGET_TOKEN"  # noqa: S105 - a name, not a token
+#: What can be guessed is no token.
+SHORTEST_TOKEN: Final = 16
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+#: Seconds that connections have to end when the builds have.
+_LEAVE_S: Final = 3
+_BACKLOG: Final = 512
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``trt-widget serve``."""
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        default=".",
+        help="folder whose models can be built by name (default: the present one)",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); any but the loopback's needs a token of "
+        "yours, since the connection is not encrypted",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8200, help="0 takes a free one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--token",
+        help=f"what clients must know, at least {SHORTEST_TOKEN} characters (default: the "
+        f"environment variable {TOKEN_VARIABLE}, else a new one, which is printed)",
+    )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name by which clients call this server, besides localhost and addresses",
+    )
+    parser.add_argument(
+        "--max-upload",
+        metavar="BYTES",
+        type=_size,
+        default=2 << 30,
+        help="largest model that can be uploaded; K, M and G are understood (default: 2G)",
+    )
+    parser.add_argument(
+        "--max-waiting",
+        metavar="N",
+        type=int,
+        default=16,
+        help="builds that may wait for their turn (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="N",
+        type=int,
+        default=64,
+        help="builds that have ended and can still be asked for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=float,
+        help="seconds after which a build is cancelled, where its request does not say",
+    )
+
+
+def _size(text: str) -> int:
+    digits, unit = text.rstrip("kKmMgGbB"), text.lstrip("0123456789").lower().rstrip("b")
+    if not digits.isdecimal() or unit not in _UNITS or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 500M")
+    return int(digits) * _UNITS[unit]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes.
+
+    Returns
+    -------
+    int
+        0: to be ended is how a server ends.
+
+    Raises
+    ------
+    ExtraMissing
+        FastAPI or uvicorn is not installed.
+    OptionError
+        The address cannot be listened on, or a token is missing or too short.
+    BackendNotFound
+        There is no TensorRT to build with.
+    """
+    require("fastapi", "uvicorn", extra="serve", what="trt-widget serve")
+    from trt_widget.backend import find_backend
+    from trt_widget.servers._uploads import Scratch
+    from trt_widget.servers.app import make_app
+    from trt_widget.servers.builds import Builds
+
+    given = arguments.token if arguments.token is not None else os.environ.get(TOKEN_VARIABLE)
+    token = _check_token(given, arguments.host)
+    find_backend(None)
+    options: dict[str, Any] = {
+        "timeout": arguments.timeout,
+        "configure": getattr(arguments, "configure", None),
+    }
+    builds = Builds(
+        arguments.root,
+        options={name: value for name, value in options.items() if value is not None},
+        max_waiting=arguments.max_waiting,
+        keep=arguments.keep,
+    )
+    listener = _listen(arguments.host, arguments.port)
+    with listener, contextlib.closing(Scratch()) as scratch, contextlib.closing(builds):
+        hosts = [*arguments.allow_host, socket.gethostname(), arguments.host]
+        app = make_app(builds, token, scratch=scratch, hosts=hosts, max_upload=arguments.max_upload)
+        _serve(app, listener, _ready_line(listener, token, printed=given is None))
+    return 0
+
+
+def _check_token(given: str | None, host: str) -> str:
+    if given is None:
+        if not _is_loopback(host):
+            raise OptionError(
+                f"--host {host} lets others reach this server, and no token was given.",
+                remedy=f"Give one with --token or in {TOKEN_VARIABLE}, and know that the "
+                "connection is not encrypted: an ssh tunnel to the loopback is safer.",
+            )
+        return secrets.token_urlsafe(32)
+    if (
+        len(given) < SHORTEST_TOKEN
+        or not given.isascii()
+        or not given.isprintable()
+        or " " in given
+    ):
+        raise OptionError(
+            f"The token is not {SHORTEST_TOKEN} or more printable characters of ASCII.",
+            remedy="Leave it out to have one made, or take the output of `openssl rand -hex 32`.",
+        )
+    return given
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            if sys.platform != "win32":  # there it means that two may listen
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise OptionError(
+            f"This server cannot listen on {host}, port {port}: {error}.",
+            remedy="Choose another --port (0 takes a free one) or --host.",
+        ) from error
+    return listener
+
+
+def _ready_line(listener: socket.socket, token: str, *, printed: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    line = {"url": f"http://{name}:{port}"}
+    if printed:  # one that was given is known, and logs are read by many
+        line |= {"token": token, "page": f"{line['url']}/#token={token}"}
+    return json.dumps(line)
+
+
+def _serve(app: Any, listener: socket.socket, ready: str) -> None:
+    """Run the server until a signal comes; all builds have ended then."""
+    import asyncio
+
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from trt_widget.servers._sse import TRANSPORT
+
+    class Protocol(H11Protocol):
+        """Tells the application of its transport, for clients that take nothing."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
+            super().connection_made(transport)
+            self.app_state = {**self.app_state, TRANSPORT: transport}
+
+    class Server(uvicorn.Server):
+        """Says when it is ready, and ends its builds before its connections."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            with contextlib.suppress(BrokenPipeError):
+                print(ready, flush=True)  # noqa: T201 - what this program says
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # The streams end with the builds, and their clients get to know how.
+            await asyncio.to_thread(app.state.server.builds.close)
+            await super().shutdown(sockets)
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            if threading.current_thread() is not threading.main_thread():
+                yield
+                return
+            names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+            signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
+            before = {number: signal.signal(number, self.handle_exit) for number in signals}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            del sig, frame
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_LEAVE_S,
+    )
+    asyncio.run(Server(config).serve([listener]))
