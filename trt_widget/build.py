@@ -47,6 +47,7 @@ from trt_widget.events import (
 )
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
+from trt_widget.executors.followed import FollowedExecutor, options_of
 from trt_widget.executors.gate import GATE
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
@@ -84,6 +85,8 @@ MAX_PRINTED = 256 * 1024
 #: States after which nothing changes any more.
 FINAL = ("succeeded", "cancelled", "failed", "ended")
 _ORDER = {"pending": 0, "running": 1, "cancelling": 2, **dict.fromkeys(FINAL, 3)}
+#: The clock of a followed build is set anew for more than this, in seconds.
+_SAME_ORIGIN_S = 0.02
 #: How long leaving the interpreter waits for builds that are being cancelled, in seconds.
 _EXIT_WAIT_S = 10.0
 
@@ -115,11 +118,13 @@ class BuildResult:
     device
         What was built for or on, as far as it is known.
     executor
-        Where the builder ran: ``"process"`` (a child of this one), ``"thread"`` or ``"attached"``.
+        Where the builder ran: ``"process"`` (a child of this one), ``"thread"``, ``"attached"`` or
+        ``"followed"`` (elsewhere).
     model
         Display name of the source.
     output
-        Where the engine was written, or ``None``.
+        Where the engine was written, or ``None``; of a followed build as its producer says it,
+        which may be on another machine.
     layers
         Layers of TensorRT's network after parsing, or ``None``.
     peak_memory_bytes
@@ -250,6 +255,65 @@ class Build:
             found, name or "your build", AttachedExecutor(found, config, name or "your build")
         )
 
+    @classmethod
+    def follow(
+        cls,
+        source: Any,
+        *,
+        control: Any = None,
+        name: str | None = None,
+        wait: bool | float = True,
+    ) -> Build:
+        """Watch a build that runs elsewhere, by the stream of events that it writes.
+
+        ::
+
+            build = Build.follow("build.jsonl").start()  # trt-widget build ... --events build.jsonl
+            build.wait()
+
+        It needs no TensorRT. Everything that is shown of a build of your own is shown of this one;
+        only the engine stays where it was built: :attr:`engine` is ``None``, :meth:`wait` returns
+        ``None``, and ``result.output`` is the producer's path.
+
+        Parameters
+        ----------
+        source
+            Path of a file of JSON Lines (read from its start and then as it grows, to the ``end``
+            event) or of a FIFO; a file object, binary or text; a descriptor. A file that ends in
+            ``.gz`` is unpacked.
+        control
+            Where a request to cancel goes: a path, a file object or a descriptor. Without it, to
+            the file beside ``source``, if the producer says that it listens there.
+        name
+            What to call the build; by default as its stream does.
+        wait
+            False: the file is a recording, and is read to where it ends now. A number: seconds that
+            a file may take to be there and to have a first event, 60 by default.
+
+        Raises
+        ------
+        TypeError
+            ``source`` or ``control`` is nothing of that kind.
+        StreamError
+            ``source`` is a folder, or is not there and not waited for.
+
+        Notes
+        -----
+        The status is what the producer says; until it has begun it is ``pending``. A stream that
+        breaks off makes it ``failed`` with a :class:`~trt_widget.errors.StreamError`; one that just
+        ends, with no phase open and no promise of an ``end`` event, makes it ``ended``.
+
+        :meth:`request_cancel` asks the producer; where nobody listens it returns False, says so in
+        :attr:`notes`, and the status stays. :meth:`close` only stops to read.
+        """
+        self = cls.__new__(cls)
+        executor = FollowedExecutor(source, control=control, wait=wait)
+        self.options = options_of(executor.backend)
+        self._source = None
+        self._initialize(executor.backend, name or executor.label, executor)
+        self._own_name = name
+        return self
+
     def _initialize(self, backend: Backend, name: str, executor: Executor | None = None) -> None:
         self.name = name
         self.backend = backend
@@ -284,6 +348,7 @@ class Build:
         self._asked: tuple[str, float] | None = None
         self._deadline: threading.Timer | None = None
         self._started = False
+        self._own_name: str | None = None
         self._wake = Wake()
         self._ended = threading.Event()
         self._published = threading.Event()
@@ -309,6 +374,8 @@ class Build:
         """
         with self.lock:
             if self._started:
+                if isinstance(self._executor, FollowedExecutor):  # to look on twice is no harm
+                    return self
                 raise BuildStateError(
                     f"The build of {self.name} was started already.",
                     remedy="Make a new one with the same arguments to build again.",
@@ -325,8 +392,7 @@ class Build:
                 # Before the caller's functions can change what they refer to.
                 self._options_digest = digest_of_options(self.options)
             # One time zero for both sides, also for a build that never comes to run.
-            self._origin = self._executor.reset_origin()
-            self._origin_epoch = clock.time()
+            self._set_origin(self._executor.reset_origin())
             try:
                 self._started = True
                 self._start_draining()
@@ -417,7 +483,8 @@ class Build:
         Returns
         -------
         bool
-            Whether there was anything to cancel.
+            Whether there was anything to cancel, and of a followed build whether its producer could
+            be asked.
 
         Raises
         ------
@@ -425,6 +492,8 @@ class Build:
             ``reason`` is none of those.
         """
         check_reason(reason)
+        if isinstance(self._executor, FollowedExecutor):
+            return self._request_elsewhere(self._executor, reason)
         with self.lock:
             if self._status in FINAL:
                 return False
@@ -440,6 +509,32 @@ class Build:
             executor = self._executor
         if executor is not None:
             executor.request_cancel(reason)
+        return True
+
+    def _request_elsewhere(self, executor: FollowedExecutor, reason: str) -> bool:
+        """Ask the producer of a followed build, or stop to follow it."""
+        with self.lock:
+            if self._status in FINAL:
+                return False
+            if not self._started:
+                self._conclude(Outcome("ended", notes=("It was never followed.",)))
+                self._start_draining()
+                return True
+        if reason == "closed":
+            executor.abandon()
+            return True
+        problem = executor.ask(reason)  # without the lock: it writes
+        with self.lock:
+            if self._status in FINAL:
+                return False
+            if problem is not None:
+                if problem not in self.notes:
+                    self.notes.append(problem)
+                return False
+            if self._reason is None:
+                self._reason = reason
+                self._cancel_time = clock.perf_counter()
+            self._advance("cancelling", self._reason)
         return True
 
     def signal_cancel(self, reason: str = "user") -> None:
@@ -527,7 +622,8 @@ class Build:
                 if interrupted:
                     raise
                 interrupted = True
-                self.request_cancel("interrupt")
+                if not self.request_cancel("interrupt") and not self._ended.is_set():
+                    raise  # of a followed build, where nobody listens
         if threading.current_thread() is not self._drain_thread:
             self._published.wait(2.0)
 
@@ -725,7 +821,9 @@ class Build:
             ended = self._status in FINAL
             raise BuildStateError(
                 f"There is no engine of {self.name}; the build's status is {self._status!r}.",
-                remedy="result.error says why; make a new build to try again."
+                remedy="It stays where it was built: result.output is its path there."
+                if ended and self._status == "succeeded"
+                else "result.error says why; make a new build to try again."
                 if ended
                 else "Wait for it first: wait() gives the engine or says why there is none.",
             )
@@ -820,7 +918,10 @@ class Build:
         return unsubscribe
 
     def close(self) -> None:
-        """Cancel the build if it runs. What it found stays readable."""
+        """Cancel the build if it runs. What it found stays readable.
+
+        A followed build goes on where it runs; it is only read no longer.
+        """
         self.request_cancel("closed")
         with self.lock:
             self._later.clear()
@@ -922,7 +1023,7 @@ class Build:
 
     @property
     def executor(self) -> str:
-        """Where the builder runs: ``"process"``, ``"thread"`` or ``"attached"``.
+        """Where the builder runs: ``"process"``, ``"thread"``, ``"attached"`` or ``"followed"``.
 
         Before the start it is what was asked for, which may be ``"auto"``.
         """
@@ -1012,9 +1113,9 @@ class Build:
             if executor is None or self._status != "pending":
                 return
             self.waiting_for = None
-            self._origin = executor.reset_origin()
-            self._origin_epoch = clock.time()
-            self._advance("running")
+            self._set_origin(executor.reset_origin())
+            self._advance("running", time=0.0)
+            self._enter_running()
             if self.options.timeout is not None:
                 # A thread of its own: the drain may be held up by a subscriber.
                 self._deadline = threading.Timer(
@@ -1022,6 +1123,16 @@ class Build:
                 )
                 self._deadline.daemon = True
                 self._deadline.start()
+
+    def _enter_running(self) -> None:
+        """Note when it began to run; a followed build did so before we came, perhaps."""
+        running = self.entered_at["running"] = self.epoch(0.0)
+        self.entered_at["pending"] = min(self.entered_at["pending"], running)
+
+    def _set_origin(self, origin: float) -> None:
+        """Take a reading of ``time.perf_counter()`` as time zero of the events."""
+        self._origin = origin
+        self._origin_epoch = clock.time() - (clock.perf_counter() - origin)
 
     def _on_waiting(self, label: str) -> None:
         with self.lock:
@@ -1031,13 +1142,20 @@ class Build:
             self._news.append(self._last_status)
         self._wake.set()
 
-    def _advance(self, status: str, reason: str | None = None, detail: str | None = None) -> bool:
+    def _advance(
+        self,
+        status: str,
+        reason: str | None = None,
+        detail: str | None = None,
+        time: float | None = None,
+    ) -> bool:
         """Move to ``status`` if that is forward; the caller holds the lock."""
         if _ORDER[status] <= _ORDER[self._status]:
             return False
         self._status = status
-        self.entered_at[status] = self.epoch_now()
-        time = max(0.0, clock.perf_counter() - self._origin) if self._started else 0.0
+        self.entered_at[status] = self.epoch_now() if time is None else self.epoch(time)
+        if time is None:
+            time = max(0.0, clock.perf_counter() - self._origin) if self._started else 0.0
         self._last_status = StatusChanged(time, status, reason, detail)
         self._news.append(self._last_status)
         self._wake.set()
@@ -1078,12 +1196,17 @@ class Build:
         executor = self._executor
         if executor is None:  # cancelled before it was started
             return
+        if isinstance(executor, FollowedExecutor) and self._asked is not None:
+            (reason, _), self._asked = self._asked, None
+            self.request_cancel(reason)
         with self.lock:  # start() holds it until the executor has really started
             alive = executor.alive()
             outcome = executor.outcome
         events = executor.drain()
         self._look_back(events)
         with self.lock:
+            if isinstance(executor, FollowedExecutor):
+                self._take_from_elsewhere(executor, events)
             self._take(events)
             if self._asked is not None and self._reason is None:
                 self.request_cancel(self._asked[0])
@@ -1121,11 +1244,39 @@ class Build:
             elif isinstance(event, OutputCaptured):
                 self._printed = (self._printed + event.text)[-MAX_PRINTED:]
 
+    def _take_from_elsewhere(self, executor: FollowedExecutor, events: list[Event]) -> None:
+        """Take what a followed build says of itself; the caller holds the lock."""
+        if self._status not in FINAL and abs(executor.origin - self._origin) > _SAME_ORIGIN_S:
+            self._set_origin(executor.origin)
+            if "running" in self.entered_at:
+                self._enter_running()
+        hello = events[0] if events else None
+        if isinstance(hello, StreamStarted):
+            events.pop(0)
+            self.name = self._own_name or hello.model or self.name
+            self.backend = executor.told_backend(hello)
+            told = StreamStarted(0.0, self.name, self.backend.name, self.backend.version)
+            if self._news and isinstance(self._news[0], StreamStarted):
+                self._news[0] = told  # nobody has heard the first one yet
+            else:
+                self.tree.apply([PhaseTree().snapshot()])
+                self._build_log = BuildLog()
+                self._printed = ""
+                self._facts.clear()
+                self._estimate = Estimate(0.0)
+                self._news.extend([told, self._last_status])
+        if executor.cancelling_at is not None and self._reason is None:
+            self._reason = executor.cancel_reason
+            self._cancel_time = self._origin + executor.cancelling_at
+            self._advance("cancelling", self._reason, time=executor.cancelling_at)
+
     def _look_back(self, events: list[Event]) -> None:
         """Ask the history as soon as the network is known; without the lock, it reads a file."""
         ready = next((event for event in events if isinstance(event, NetworkReady)), None)
         if ready is None or self._forecast is not None:
             return
+        if isinstance(self._executor, FollowedExecutor):
+            return  # its producer has asked the history there
         from trt_widget.forecast import Forecast, key_of
         from trt_widget.history import History
 
@@ -1162,6 +1313,8 @@ class Build:
                 _report("trt_widget: the time left could not be estimated")
                 self._forecast = None
                 self._estimate = Estimate(now, before.progress)
+        elif isinstance(self._executor, FollowedExecutor):
+            self._estimate = self._executor.read_estimate(now, before)
         if self._status == "cancelling":
             # How long it takes to stop is another thing.
             self._estimate = dataclasses.replace(self._estimate, eta_s=None)
@@ -1225,8 +1378,12 @@ class Build:
             return
         if self._deadline is not None:
             self._deadline.cancel()
+        executor = self._executor
+        followed = executor if isinstance(executor, FollowedExecutor) else None
+        if followed is not None and outcome.reason is not None:
+            self._reason = outcome.reason  # the producer knows better
         requested = self._reason is not None
-        if requested and outcome.status == "succeeded":
+        if requested and outcome.status == "succeeded" and followed is None:
             self.notes.append("The engine was finished before TensorRT could notice the cancel.")
         reason = self._reason or outcome.reason
         error = outcome.error
@@ -1265,7 +1422,14 @@ class Build:
             error=error,
             timing_cache=cache_facts(facts.get("timing_cache")),
         )
-        self._advance(outcome.status, self._result.reason, error.cause if error else None)
+        if followed is not None:
+            self._result = followed.complete(self._result)
+        self._advance(
+            outcome.status,
+            self._result.reason,
+            error.cause if error else None,
+            time=None if followed is None else outcome.time,
+        )
         self._ended.set()
 
     def _conclude_broken(self) -> None:

@@ -16,6 +16,7 @@ the file beside it, with ``.control`` after its name. No path that a stream name
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -63,6 +64,7 @@ from trt_widget.options import BuildOptions
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
 if TYPE_CHECKING:
+    from trt_widget.build import BuildResult
     from trt_widget.executors import Hooks
     from trt_widget.executors.incoming import Input
 
@@ -253,6 +255,35 @@ class FollowedExecutor:
             self._waiting_bytes = 0
         return events
 
+    def told_backend(self, hello: StreamStarted) -> Backend:
+        """Give the package that a stream names."""
+        return ToldBackend(hello.backend, hello.backend_version)
+
+    def read_estimate(self, now: float, before: Estimate) -> Estimate:
+        """Give how far the producer says that it is, and never less than ``before``."""
+        said = self.estimate
+        if said is None:
+            return before
+        progress = said.progress
+        if progress is not None:
+            progress = max(before.progress or 0.0, min(progress, 0.999))
+        return Estimate(now, progress, said.eta_s, said.exceeded)
+
+    def complete(self, result: BuildResult) -> BuildResult:
+        """Put in what only the producer knows."""
+        end = self.last_words
+        notes = tuple(dict.fromkeys(result.notes))
+        if end is None or result.status == "failed":
+            return dataclasses.replace(result, notes=notes)
+        latency = _sound_facts(end.facts).get("stop_latency_s")
+        return dataclasses.replace(
+            result,
+            notes=notes,
+            engine_bytes=end.engine_bytes if (end.engine_bytes or 0) > 0 else None,
+            output=Path(end.engine) if end.engine and result.status == "succeeded" else None,
+            stop_latency_s=result.stop_latency_s if latency is None else max(0.0, float(latency)),
+        )
+
     def request_cancel(self, reason: str) -> None:
         """Stop to read if it is closed; :meth:`ask` tells the producer."""
         if reason == "closed":
@@ -264,7 +295,9 @@ class FollowedExecutor:
         self._end(
             Outcome(
                 "ended",
-                time=self._times.latest,
+                time=max(self._times.latest, clock.perf_counter() - self.origin)
+                if self.running_at is not None
+                else 0.0,
                 notes=(*self._all_notes(), "It was followed no longer; the build itself went on."),
             )
         )
