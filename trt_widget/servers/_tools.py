@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from trt_widget.build import Build
-    from trt_widget.chunks import Chunk
 
     Context = ServerRequestContext[Any, Any]
     Answer = dict[str, Any]
@@ -64,15 +63,15 @@ jsonschema: Any = require("jsonschema", extra="mcp", what="trt-widget mcp")
 
 #: Endings that an engine's file may have.
 ENGINE_SUFFIXES: Final = (".engine", ".plan", ".trt")
-#: Seconds between two notifications of progress on average, and while nothing happens.
+#: Seconds between two notifications of progress, also while nothing happens.
 PROGRESS_S: Final = 1.0
-PROGRESS_SILENT_S: Final = 3.0
 #: Most seconds that a question for the status may wait.
 MAX_WAIT_S: Final = 50.0
 #: Models that are read at the same time.
 _READERS: Final = 2
 #: Rows and characters of answers.
 _SLOWEST: Final = 5
+_SHORTEST_S: Final = 0.001
 _ROWS: Final = 12
 _WARNINGS: Final = 5
 _OTHERS: Final = 20
@@ -424,9 +423,9 @@ class Agents:
         entry = self._begin(arguments)
         progress = _Progress(entry.build)
         # Whatever leaves this loop, such as the client's cancel, cancels the build.
-        async for chunk in entry.build.stream(interval=PROGRESS_S, heartbeat=PROGRESS_SILENT_S):
-            if chunk["status"] not in FINAL:
-                await context.session.report_progress(*progress.of(chunk))
+        async for _ in entry.build.stream(heartbeat=PROGRESS_S):
+            if entry.build.result is None and progress.due():
+                await context.session.report_progress(*progress.now())
         return self._outcome(entry)
 
     async def _start(self, _context: Context, arguments: Answer) -> Answer:
@@ -575,10 +574,10 @@ def read_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Progress:
-    """Chunks as notifications: seconds since the request, of so many in all where that is known.
+    """How far a build is, as notifications: seconds since the request, of so many in all.
 
-    The seconds only grow, as the protocol asks for. The whole is chosen so that their share is the
-    build's own progress, which never falls.
+    The seconds only grow, as the protocol asks for. Their whole is told where it is known, and
+    chosen so that the share is the build's own progress, which never falls.
     """
 
     def __init__(self, build: Build) -> None:
@@ -586,29 +585,30 @@ class _Progress:
         self._begun = clock.monotonic()
         self._last = 0.0
 
-    def of(self, chunk: Chunk) -> tuple[float, float | None, str]:
+    def due(self) -> bool:
+        """Whether the last one is old enough."""
+        return not self._last or clock.monotonic() - self._begun - self._last >= PROGRESS_S / 2
+
+    def now(self) -> tuple[float, float | None, str]:
         """Give the numbers and a sentence."""
-        now = max(round(clock.monotonic() - self._begun, 3), round(self._last + 0.001, 3))
-        self._last = now
+        self._last = round(clock.monotonic() - self._begun + 0.001, 3)
         share = self._build.progress
-        return now, round(now / share, 3) if share else None, _sentence(chunk)
+        return self._last, round(self._last / share, 3) if share else None, _sentence(self._build)
 
 
-def _sentence(chunk: Chunk) -> str:
-    if chunk["phase"] is None:
-        waiting = chunk.get("waiting_for")
-        return f"waiting for {waiting}" if waiting else str(chunk["status"])
-    parts = [chunk["phase"]]
-    if chunk["parent"] is not None:
-        parts.insert(0, chunk["parent"])
-    text = PATH_SEPARATOR.join(parts)
-    if chunk["status"] == "running":
-        steps = f"{chunk['step']} of {chunk['total']}" if chunk["total"] else "running"
-        text += f": {steps}"
-    else:
-        text += f": {chunk['status']}"
-    eta = chunk["eta_s"]
-    return f"{text}, {duration(eta)} left" if eta else text
+def _sentence(build: Build) -> str:
+    """Say where a build is: the innermost phase that is open, its steps, and the time left."""
+    if build.waiting_for is not None:
+        return f"waiting for {line(build.waiting_for, _TEXT)}"
+    with build.lock:
+        opened = [node for node in build.tree.walk() if node.open_count]
+        node = max(opened, key=lambda node: (node.last_event, node.depth), default=None)
+        if build.status != "running" or node is None:
+            return build.status
+        text = line(PATH_SEPARATOR.join(node.path[-2:]), _TEXT)
+        if node.step_total > 0:
+            text += f": {node.step} of {node.step_total}"
+    return f"{text}, {duration(build.eta_s)} left" if build.eta_s else text
 
 
 async def _ended(build: Build, seconds: float) -> None:
@@ -626,6 +626,7 @@ def _slowest(build: Build) -> list[Answer]:
     return [
         {"path": line(path, _TEXT), "self_s": round(self_s, 3), "count": count}
         for path, self_s, count in sorted(rows, key=lambda row: -row[1])[:_SLOWEST]
+        if self_s >= _SHORTEST_S
     ]
 
 
