@@ -56,6 +56,7 @@ _ONE_SIGNAL_S = 0.3
 #: Seconds that a build which is being killed may take to end.
 _KILL_S = 3.0
 _CANCELLING = "Cancelling at the next step… (again: ends it at once)"
+_NOBODY_LISTENS = "That build does not listen here, and goes on. Ctrl-C again leaves it."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -572,6 +573,7 @@ class View(Protocol):
     """Shows a build: bars, lines or nothing."""
 
     cancelling: str
+    notice: str
 
     def start(self) -> None:
         """Begin."""
@@ -589,7 +591,7 @@ class View(Protocol):
 class _Nothing:
     """Shows nothing."""
 
-    cancelling = ""
+    cancelling = notice = ""
 
     def start(self) -> None:
         """Do nothing."""
@@ -719,8 +721,8 @@ class _Interrupts:
                 self._told = True
                 self._ask()
             if self.killed:
-                if self._followed:
-                    return False
+                if self._followed or build.executor != "process":
+                    return False  # a thread cannot be ended
                 if not left:
                     left = clock.monotonic() + _KILL_S
                     _kill(build)
@@ -728,9 +730,11 @@ class _Interrupts:
                     return False
 
     def _ask(self) -> None:
-        self._build.request_cancel("interrupt")
+        asked = self._build.request_cancel("interrupt")
         if isinstance(self._view, _Nothing):
-            _say(_CANCELLING)
+            _say(_CANCELLING if asked else _NOBODY_LISTENS)
+        elif not asked and self._build.result is None:
+            self._view.notice = _NOBODY_LISTENS
 
 
 def _kill(build: Build) -> None:

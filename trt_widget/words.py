@@ -25,6 +25,7 @@ _PLACES = {
     "process": "in a child process",
     "thread": "in a thread of this kernel",
     "attached": "in your own code",
+    "followed": "elsewhere",
 }
 #: How a cancelled build came to its end.
 _ENDINGS = {
@@ -57,6 +58,11 @@ def where(build: Build) -> str | None:
 def describe(build: Build) -> str | None:
     """Say in a sentence what a reader has to know beside the status, or ``None``."""
     result = build.result
+    if build.executor == "followed" and build.status in {"pending", "ended"}:
+        if build.status == "pending":
+            where = f" for {build.waiting_for}" if build.waiting_for else " to begin"
+            return f"Waits{where}, where it is built." if build.started else None
+        return next(reversed(result.notes), None) if result else None
     if build.status == "pending" and build.waiting_for:
         return f"Waits for {build.waiting_for}: one build at a time per device."
     if result is None:
@@ -89,7 +95,7 @@ def closing(result: BuildResult) -> str:
         how = ending(result)
         parts.append(f"Stopped after {result.stop_latency_s:.2f} s" + (f" ({how})" if how else ""))
     if result.peak_memory_bytes is not None:
-        whose = "" if result.executor == "process" else " of this kernel"
+        whose = "" if result.executor in {"process", "followed"} else " of this kernel"
         parts.append(f"peak memory{whose} {_memory(result.peak_memory_bytes)}")
     text = ", ".join(parts)
     return text[:1].upper() + text[1:]

@@ -15,6 +15,7 @@ from trt_widget.sinks.sentences import (
     headline,
     innermost,
     outlook,
+    serious,
     summary,
 )
 
@@ -29,10 +30,10 @@ __all__ = ["Lines"]
 #: Seconds between two looks at the build.
 TICK_S = 0.25
 #: Seconds between two lines of progress: at least, as a part of the time that has passed, and at
-#: most. So a build of an hour is some hundred lines, and a job that is watched for signs of life is
-#: seen to live.
-LEAST_S = 1.0
-PART = 0.05
+#: most; those between two of the same phase are longer. So a build of an hour is some hundred lines,
+#: and a job that is watched for signs of life is seen to live.
+LEAST_S, LEAST_SAME_S = 1.0, 2.0
+PART, PART_SAME = 0.05, 0.25
 MOST_S = 30.0
 #: Messages of TensorRT that are written out; of the others only the number is told.
 MAX_MESSAGES = 20
@@ -52,10 +53,13 @@ class Lines:
     ----------
     cancelling
         What is said when the build is asked to stop.
+    notice
+        What else is said, once; it can be set at any time.
     """
 
     def __init__(self, build: Build, stream: TextIO) -> None:
         self.cancelling = "Cancelling at the next step…"
+        self.notice = ""
         self._build = build
         self._stream = stream
         self._wake = threading.Event()
@@ -113,6 +117,9 @@ class Lines:
         build = self._build
         with build.lock:
             lines = [*self._status(), *self._news(), *self._progress()]
+        if self.notice:
+            lines.append(self.notice)
+            self.notice = ""
         for text in lines:
             self._write(text)
 
@@ -134,7 +141,7 @@ class Lines:
 
     def _news(self) -> list[str]:
         """Give what TensorRT has warned of since the last look."""
-        found = self._build.messages
+        found = serious(self._build)
         new = found[self._messages : MAX_MESSAGES]
         lines = [f"{m.severity}: {line(m.message, MAX_SENTENCE)}" for m in new]
         if self._messages <= MAX_MESSAGES < len(found):
@@ -149,7 +156,8 @@ class Lines:
         now, since = build.now(), clock.monotonic() - self._last_line
         node = innermost(build)
         changed = node is not self._last_phase
-        if since < (max(LEAST_S, min(MOST_S, PART * now)) if changed else MOST_S):
+        least, part = (LEAST_S, PART) if changed else (LEAST_SAME_S, PART_SAME)
+        if since < max(least, min(MOST_S, part * now)):
             return []
         self._last_phase = node
         self._last_line = clock.monotonic()

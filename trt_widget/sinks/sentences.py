@@ -16,6 +16,7 @@ from trt_widget.words import closing, describe, printable, where
 if TYPE_CHECKING:
     from trt_widget.build import Build
     from trt_widget.errors import BuildError
+    from trt_widget.events import LogMessage
     from trt_widget.phases import PhaseNode
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "innermost",
     "messages",
     "outlook",
+    "serious",
+    "silence",
     "size",
     "summary",
 ]
@@ -104,7 +107,7 @@ def activity(build: Build, *, path: bool = False) -> str:
     Parameters
     ----------
     path
-        Name the phase with those above it, instead of alone.
+        Name the phase with those above it and its steps, instead of alone.
     """
     status = build.status
     if status == "pending":
@@ -114,6 +117,8 @@ def activity(build: Build, *, path: bool = False) -> str:
     node = innermost(build)
     if node is not None:
         name = PATH_SEPARATOR.join(node.path) if path else node.name
+        if path and node.step_total > 0:
+            name += f" {node.step}/{node.step_total}"
     elif build.tree.paths:
         roots = build.tree.roots.values()
         name = "Finishing" if all(root.status != "running" for root in roots) else ""
@@ -127,19 +132,32 @@ def activity(build: Build, *, path: bool = False) -> str:
     return text
 
 
+def serious(build: Build) -> list[LogMessage]:
+    """Give TensorRT's warnings and errors; that a cancelled build was cancelled is none of them."""
+    found = build.messages
+    if found and build.status in {"cancelling", "cancelled"}:
+        from trt_widget.diagnosis import was_cancelled
+
+        return [m for m in found if not was_cancelled([(m.severity, m.message)])]
+    return found
+
+
 def messages(build: Build) -> str:
-    """Count TensorRT's warnings and errors and give the last; empty where there are none."""
-    serious = build.messages
-    if not serious:
+    """Count TensorRT's warnings and errors and give the last; empty where there are none.
+
+    Those of a build that failed are told with its error.
+    """
+    found = [] if build.status == "failed" else serious(build)
+    if not found:
         return ""
-    errors = sum(message.severity != "warning" for message in serious)
-    warnings = len(serious) - errors
+    errors = sum(message.severity != "warning" for message in found)
+    warnings = len(found) - errors
     counts = [
         f"{number} {what}{'' if number == 1 else 's'}"
         for number, what in ((errors, "error"), (warnings, "warning"))
         if number
     ]
-    return f"{', '.join(counts)}: {line(serious[-1].message, MAX_SENTENCE)}"
+    return f"{', '.join(counts)}: {line(found[-1].message, MAX_SENTENCE)}"
 
 
 def summary(build: Build) -> list[str]:

@@ -1,10 +1,13 @@
 """A build as nested bars in a terminal.
 
 A thread draws a few times a second what has become of the build; nothing is ever drawn from a
-callback. The picture stands where the cursor is, and the cursor waits at its upper left corner: so
-whatever the terminal does to the lines when it is resized, the next picture begins where the last
-one began, and what was below is erased. A picture is one write, each of its lines overwrites one,
-and none is as wide as the terminal.
+callback. A picture is one write, each of its lines overwrites one, and none is as wide as the
+terminal. It stands where the cursor is, and between two pictures the cursor waits at its upper left
+corner: so the next one begins where this one did, whatever scrolled meanwhile.
+
+A terminal whose width changes may break our lines, and how it does so cannot be known. From then on
+the pictures go to its other screen, which has no lines but ours; what stays at the end goes to the
+first one again.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from trt_widget._extras import require
 from trt_widget._files import write_all
-from trt_widget._text import line
+from trt_widget._text import duration, line
 from trt_widget.rows import MAX_LABEL, choose_rows, clipped
 from trt_widget.sinks.sentences import (
     SILENT_S,
@@ -63,6 +66,7 @@ _ASCII = str.maketrans({"…": ".", "·": "-"})
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _END_OF_LINE, _BELOW = "\x1b[K", "\x1b[J"
+_OTHER_SCREEN, _FIRST_SCREEN, _HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
 
 
 def can_draw(stream: TextIO) -> bool:
@@ -112,6 +116,8 @@ class Bars:
     ----------
     cancelling
         What is said when the build is asked to stop.
+    notice
+        What else is said; it can be set at any time.
 
     Raises
     ------
@@ -123,6 +129,7 @@ class Bars:
         from rich.text import Text
 
         self.cancelling = "Cancelling at the next step…"
+        self.notice = ""
         self._Text = Text
         self._build = build
         self._stream = stream
@@ -137,6 +144,9 @@ class Bars:
         self._paused = False
         self._broken = False
         self._shown = ""
+        self._columns = 0
+        #: Whether it is drawn on the terminal's other screen, and whether that ever was so.
+        self._apart = self._was_apart = False
         self._thread = threading.Thread(target=self._run, name="trt_widget bars", daemon=True)
 
     def start(self) -> None:
@@ -155,9 +165,10 @@ class Bars:
         if self._lock.acquire(timeout=1.0):
             try:
                 self._paused = True
-                self._write("\r\n" * self._shown.count("\n") + ("\r\n" if self._shown else ""))
-                self._write(f"{_WRAP}{_SHOW}")
-                self._shown = ""
+                below = "\r\n" * (self._shown.count("\n") + 1) if self._shown else ""
+                self._write(f"{_FIRST_SCREEN if self._apart else below}{_WRAP}{_SHOW}")
+                self._shown, self._columns = "", 0
+                self._apart = self._was_apart = False
             finally:
                 self._lock.release()
 
@@ -184,7 +195,9 @@ class Bars:
         while not self._closing:
             with self._lock:
                 if not self._paused:
-                    self._draw(self.picture(*self._size()))
+                    columns, lines = self._size()
+                    self._keep_apart(columns)
+                    self._draw(self.picture(columns, lines))
             self._wake.wait(TICK_S)
             self._wake.clear()
         with self._lock:
@@ -199,6 +212,13 @@ class Bars:
         # A pseudo-terminal that nobody has given a size has none.
         return max(columns or 80, _LEAST_COLUMNS), max(lines or 24, _LEAST_LINES)
 
+    def _keep_apart(self, columns: int) -> None:
+        """Go to the other screen if the lines here may have been broken."""
+        if self._columns not in {0, columns} and not self._apart:
+            self._write(f"\r{_BELOW}{_OTHER_SCREEN}")
+            self._shown, self._apart, self._was_apart = "", True, True
+        self._columns = columns
+
     def _draw(self, lines: list[Text]) -> None:
         """Put a picture in place of the last one."""
         shown = self._encoded(lines)
@@ -207,14 +227,20 @@ class Bars:
         self._shown = shown
         body = shown.replace("\n", f"{_END_OF_LINE}\r\n")
         up = shown.count("\n")
-        back = f"\x1b[{up}A\r" if up else "\r"
-        self._write(f"{_HIDE}{_NO_WRAP}\r{body}{_END_OF_LINE}{_BELOW}{back}{_WRAP}")
+        first = _HOME if self._apart else "\r"
+        back = _HOME if self._apart else f"\x1b[{up}A\r" if up else "\r"
+        self._write(f"{_HIDE}{_NO_WRAP}{first}{body}{_END_OF_LINE}{_BELOW}{back}{_WRAP}")
 
     def _finish(self) -> None:
         """Replace the picture by what stays."""
-        lines = self._last_picture(self._size()[0])
+        columns, _ = self._size()
+        self._keep_apart(columns)
+        lines = self._last_picture(columns)
         body = "".join(f"{text}{_END_OF_LINE}\r\n" for text in self._encoded(lines).split("\n"))
-        self._write(f"{_NO_WRAP}\r{body}{_BELOW}{_WRAP}{_SHOW}")
+        # A line above may have been cut where we began: what comes must not be its end.
+        back = _FIRST_SCREEN if self._apart else ""
+        gap = "\r\n" if self._was_apart else ""
+        self._write(f"{_NO_WRAP}{back}\r{_BELOW}{gap}{body}{_WRAP}{_SHOW}")
 
     def _encoded(self, lines: list[Text]) -> str:
         console = self._console
@@ -255,6 +281,7 @@ class Bars:
                 for text, style in (
                     (activity(build), "none"),
                     (self.cancelling if build.status == "cancelling" else "", "yellow"),
+                    (self.notice, "yellow"),
                     (messages(build), "yellow"),
                 )
                 if text
@@ -353,7 +380,8 @@ class Bars:
         if shape.steps:
             made.append(f" {_steps(node):>{shape.steps}.{shape.steps}}")
         if shape.time:
-            total = elapsed(self._build.tree.total_s(node, now))
+            seconds = self._build.tree.total_s(node, now)
+            total = elapsed(seconds) if node.open_count else duration(seconds)
             made.append(f" {total:>{shape.time}.{shape.time}}")
             if node.count > 1:
                 made.append(f" x{node.count}")
@@ -379,20 +407,21 @@ class Bars:
 
 
 def _shape(width: int, longest: int) -> _Shape:
-    """Share the columns out: the label first, then the time, the bar, the steps."""
-    time, steps = 8, 11
-    most = min(longest, 60)
+    """Share the columns out; where there are too few, the steps go first, then bar and time."""
+    time, steps = 10, 11
     count = 7  # what follows the time, where a phase came several times
-    for bar, with_steps, with_time in (
-        (_FULL_BAR, steps, time),
-        (_SHORT_BAR, steps, time),
-        (_SHORT_BAR, 0, time),
-        (0, 0, time),
+    label = min(longest, 60)
+    for least_label, parts, with_bar in (
+        (24, (steps, time), True),
+        (_LEAST_LABEL, (0, time), True),
+        (_LEAST_LABEL, (0, time), False),
     ):
-        parts = [part for part in (bar, with_steps, with_time + count) if part]
-        room = width - sum(parts) - len(parts)
-        if room >= min(most, 24 if bar == _FULL_BAR else _LEAST_LABEL):
-            return _Shape(min(most, room), bar, with_steps, with_time)
+        fixed = sum(part + 1 for part in parts if part) + count
+        room = width - fixed - (1 + _SHORT_BAR if with_bar else 0)
+        if room >= min(label, least_label):
+            wide = min(label, room)
+            bar = min(_FULL_BAR, _SHORT_BAR + room - wide) if with_bar else 0
+            return _Shape(wide, bar, *parts)
     return _Shape(max(1, width), 0, 0, 0)
 
 
