@@ -263,6 +263,12 @@ def _no_earlier(build: Build | Record, history: History | None) -> CompareError:
             "which of them are of one network.",
             alone,
         )
+    if build.executor == "followed":
+        return CompareError(
+            f"The history here knows no builds of elsewhere, such as {name}: they are remembered "
+            "where they are built.",
+            alone,
+        )
     if history is None:
         history = History()
     if not history.enabled:
@@ -440,8 +446,8 @@ def _of_record(record: Record) -> Side:
         "device": result.device,
         "executor": record.executor,
     }
-    # What the user's own code has set is not known.
-    known = record.executor != "attached"
+    # What the user's own code has set is not known, nor what was set elsewhere.
+    known = record.executor not in {"attached", "followed"}
     side = Side(
         record.name,
         result.duration_s,

@@ -1041,6 +1041,12 @@ class Build:
         return executor is not None and executor.can_cancel_blocker()
 
     @property
+    def can_cancel(self) -> bool:
+        """Whether a cancel would reach whoever builds; of a followed build as far as is known."""
+        executor = self._executor
+        return not isinstance(executor, FollowedExecutor) or executor.can_ask
+
+    @property
     def printed(self) -> str:
         """What the build process printed to its standard output and error; bounded, newest kept."""
         return self._printed

@@ -78,6 +78,7 @@ _PLACES: Final = {
     "process": "a child process",
     "thread": "a thread",
     "attached": "the caller's own code",
+    "followed": "another process, whose stream was followed",
 }
 _ENDINGS: Final = {
     "completed": "the builder returned an engine",

@@ -59,10 +59,7 @@ def describe(build: Build) -> str | None:
     """Say in a sentence what a reader has to know beside the status, or ``None``."""
     result = build.result
     if build.executor == "followed" and build.status in {"pending", "ended"}:
-        if build.status == "pending":
-            where = f" for {build.waiting_for}" if build.waiting_for else " to begin"
-            return f"Waits{where}, where it is built." if build.started else None
-        return next(reversed(result.notes), None) if result else None
+        return _describe_followed(build)
     if build.status == "pending" and build.waiting_for:
         return f"Waits for {build.waiting_for}: one build at a time per device."
     if result is None:
@@ -81,6 +78,15 @@ def describe(build: Build) -> str | None:
     if build.status == "ended":
         return "Ended; the outcome is not known, since no engine was handed in."
     return None
+
+
+def _describe_followed(build: Build) -> str | None:
+    """Say what a build elsewhere waits for, or why its outcome is not known."""
+    if build.result is not None:
+        return build.result.notes[-1] if build.result.notes else None
+    if not build.started:
+        return None
+    return f"Waits for {build.waiting_for or 'its stream to begin'}, where it is built."
 
 
 def ending(result: BuildResult) -> str | None:

@@ -163,6 +163,49 @@ class BuildWidget(BuildCard):
         self._bind(build)
         return self
 
+    @classmethod
+    def follow(
+        cls,
+        source: Any,
+        *,
+        control: Any = None,
+        name: str | None = None,
+        wait: bool | float = True,
+    ) -> BuildWidget:
+        """Show a build that runs elsewhere, by the stream of events that it writes.
+
+        ::
+
+            BuildWidget.follow("build.jsonl")  # trt-widget build model.onnx --events build.jsonl
+
+        A build that was started over ssh, in a container or by a C++ program has the same view as
+        one of your own, and Cancel where its producer listens. Reading begins at once.
+        :meth:`close` stops it, and the build goes on. The engine stays where it was built.
+
+        Parameters
+        ----------
+        source
+            Path of a file of JSON Lines, which may still grow or not be there yet, or of a FIFO; a
+            file object; a descriptor.
+        control
+            Where a request to cancel goes, if not to the file beside ``source``: a path, a file
+            object or a descriptor.
+        name
+            What to call the build; by default as its stream does.
+        wait
+            False: it is a recording, and is read to where it ends now.
+
+        Raises
+        ------
+        TypeError, StreamError
+            As for :meth:`Build.follow`.
+        """
+        build = Build.follow(source, control=control, name=name, wait=wait)
+        self = cls.__new__(cls)
+        BuildCard.__init__(self)
+        self._bind(build)
+        return self.start()
+
     def _bind(self, build: Build) -> None:
         self._build = build
         self._saved = SavedResult(build)

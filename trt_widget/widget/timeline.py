@@ -296,6 +296,10 @@ class _Feed:
         build = self._build
         tree = build.tree
         with build.lock:
+            if self._spans > len(tree._span_node) or self._names > len(tree._nodes):
+                # A stream that is followed began again.
+                self._spans, self._names, self._open = 0, 0, {}
+                self._revision = -1
             quiet = tree.revision == self._revision
             if quiet and now - self._last < HEARTBEAT_S:
                 return None

@@ -82,6 +82,7 @@ class CardView:
         self._shown: list[Row] = []
         self._more = 0
         self._tree_paths = -1
+        self._first: PhaseNode | None = None
         self._tokens = BARS_AT_ONCE
         self._last_tick = clock.monotonic()
         self._header_sent = 0.0
@@ -173,8 +174,13 @@ class CardView:
         """Decide which rows there are; the caller holds the build's lock."""
         tree = self._build.tree
         crowded = tree.paths > len(self._shown) or self._more
-        if tree.paths == self._tree_paths and not crowded:
+        first = next(iter(tree.roots.values()), None)
+        replaced = self._first is not first and self._first is not None
+        if tree.paths == self._tree_paths and not crowded and not replaced:
             return False
+        self._first = first
+        if replaced:  # by a snapshot: a stream that is followed began again
+            self._drawn.clear()
         self._tree_paths = tree.paths
         rows, more = choose_rows(tree)
         before = [row.node.index for row in self._shown]
@@ -292,7 +298,7 @@ class CardView:
             else None,
             "blocked_by": build.waiting_for if build.status == "pending" else None,
             "can_cancel_blocker": build.status == "pending" and build.can_cancel_blocker,
-            "can_cancel": build.status in ("pending", "running"),
+            "can_cancel": build.status in ("pending", "running") and build.can_cancel,
             "engine_bytes": result.engine_bytes if result else None,
             "warnings": len(serious) - errors,
             "errors": errors,

@@ -15,7 +15,7 @@
  * @property {Status} [status]
  * @property {string} [backend] package and version
  * @property {string | null} [device]
- * @property {"process" | "thread" | "attached" | "auto"} [executor] where the builder runs
+ * @property {"process" | "thread" | "attached" | "followed" | "auto"} [executor] where the builder runs
  * @property {string | null} [where] the same in words
  * @property {number | null} [grace] seconds from a cancel until the build process is ended; null where there is none
  * @property {number | null} [started] when it became `running`
@@ -1491,7 +1491,8 @@ class Card {
   #sentence(now, running) {
     const { header, status, contact, clock, busy, request } = this.#session;
     if (contact === "gone") {
-      const what = status === "pending" ? "the build was not started" : "the build ended with it";
+      const ended = status === "pending" ? "the build was not started" : "the build ended with it";
+      const what = header.executor === "followed" ? "the build may go on where it runs" : ended;
       return { kind: "lost", sentence: [`The kernel has gone; ${what}`] };
     }
     if (contact === "lost") {
@@ -1543,7 +1544,10 @@ class Card {
       sentence.push(` · no callback for ${growing(silence)} (normal: TensorRT is silent while it optimizes)`);
       return { kind: "silent", sentence };
     }
-    if (header.can_cancel === false) sentence.push(" · to stop it, use Kernel ▸ Interrupt");
+    if (header.can_cancel === false) {
+      const where = header.executor === "followed" ? "it can be cancelled where it runs only" : "to stop it, use Kernel ▸ Interrupt";
+      sentence.push(` · ${where}`);
+    }
     return { kind: "activity", sentence };
   }
 
@@ -1571,7 +1575,7 @@ class Card {
       sentence.push(`Stopped after ${duration(latency)}${header.ending ? ` (${header.ending})` : ""}`);
     } else if (latency !== null && status !== "succeeded") sentence.push(`Ended ${duration(latency)} after Cancel`);
     const peak = number(header.peak_memory_bytes);
-    const whose = header.executor === "process" ? "" : " of this kernel";
+    const whose = header.executor === "process" || header.executor === "followed" ? "" : " of this kernel";
     // Behind what is measured, too; else behind the cause.
     const first = sentence.length > 0;
     if (peak !== null && first) sentence.push(` · peak memory${whose} ${memory(peak)}`);
@@ -1718,6 +1722,7 @@ function howItStops(header) {
   if (header.executor === "thread" || header.executor === "attached") {
     return "A build in this kernel itself can stop only at one of TensorRT's callbacks";
   }
+  if (header.executor === "followed") return "Asks the process that builds to stop";
   const grace = number(header.grace);
   if (grace === null) return null;
   if (grace === 0) return "Ends the build process";
