@@ -75,9 +75,8 @@ def describe(build: Build) -> str | None:
             "closed": "It was cancelled because it was closed.",
             "monitor": "It was stopped by another progress monitor in the same config.",
         }.get(result.reason or "")
-    if build.status == "ended":
-        return "Ended; the outcome is not known, since no engine was handed in."
-    return None
+    no_engine = "Ended; the outcome is not known, since no engine was handed in."
+    return no_engine if build.status == "ended" else None
 
 
 def _describe_followed(build: Build) -> str | None:
