@@ -192,8 +192,9 @@ class _Protocol(LanguageServerProtocol):
         return None
 
     def refuse(self, number: int | str | None, error: JsonRpcException) -> None:
-        """Answer with an error."""
-        self._send_response(number, error=error.to_response_error())  # type: ignore[arg-type]  # null where the id is not known
+        """Answer with an error; pygls would leave out an id that is null."""
+        answer = {"code": error.code, "message": error.message}
+        self._send_data({"jsonrpc": self.VERSION, "id": number, "error": answer})
 
     def handle_message(self, message: Any) -> None:
         """Cancel the build of a request that the client gives up; pygls forgets it at once."""
@@ -265,6 +266,8 @@ class _Server(LanguageServer):
         self._by_token: dict[int | str, _Job] = {}
         self._handling: set[asyncio.Task[Any]] = set()
         self._made = 0
+        # Builds begin in the order in which they were asked for.
+        self._starting = asyncio.Lock()
 
         # pygls sets attributes of what it registers, which a method has not.
         self.command("trtWidget.build")(partial(self._build))
@@ -370,9 +373,10 @@ class _Server(LanguageServer):
         # Of the build before. By the text that the client gave: it knows the file by that.
         self._diagnose(uri, [])
         try:
-            entry = await asyncio.to_thread(
-                self.builds.start, path, options, name=name, output=output
-            )
+            async with self._starting:
+                entry = await asyncio.to_thread(
+                    self.builds.start, path, options, name=name, output=output
+                )
         except BuildError as error:
             self.forget(job)
             if isinstance(error, SourceError):
@@ -595,7 +599,8 @@ class _Job:
             now = build.now()
             progress = build.progress
             percentage = None if progress is None else int(progress * 100)
-            ready = build.status in FINAL or bool(build.tree.roots or build.waiting_for)
+            ended = build.status in FINAL  # the rest is _finish's
+            ready = ended or bool(build.tree.roots or build.waiting_for)
             text = self._text(build, now)
             if self._state == "begun" and server.shows_progress:
                 messages = self._tokens.look(build.tree, now, room=room)
@@ -604,6 +609,8 @@ class _Job:
                 self._state, self._told = "begun", (text, percentage)
                 title = f"Building {self._name}"
                 server.tell(Message("begin", self._token, title, text, percentage))
+        elif ended:
+            pass
         elif self._state == "begun" and room and (text, percentage) != self._told:
             self._told = (text, percentage)
             server.tell(Message("report", self._token, "", text, percentage))

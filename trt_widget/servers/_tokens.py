@@ -57,7 +57,6 @@ class _Path:
     node: PhaseNode
     since: float
     seen: float
-    count: int
     #: ``""``, ``created`` (asked for), ``granted``, ``begun`` or ``refused``.
     state: str = ""
     token: str = ""
@@ -121,6 +120,7 @@ class Tokens:
         self._name = name
         self._prefix = prefix
         self._made = 0
+        self._revision = 0
         self._paths: dict[int, _Path] = {}
         self._by_token: dict[str, _Path] = {}
 
@@ -190,21 +190,21 @@ class Tokens:
     # ------------------------------------------------------------------ inside
 
     def _watch(self, tree: PhaseTree, now: float) -> None:
-        """See which paths are busy: open, or opened since the last look."""
+        """See which paths are busy: open, or open again and again, also since the last look."""
         for node in self._busy(tree):
             path = self._paths.get(node.index)
             if path is None:
                 since = node.started if node.open_count else now
-                self._paths[node.index] = _Path(node, since, now, node.count)
+                self._paths[node.index] = _Path(node, since, now)
             else:
-                path.seen, path.count = now, node.count
+                path.seen = now
+        self._revision = tree.revision
 
     def _busy(self, tree: PhaseTree) -> Iterator[PhaseNode]:
         waiting = list(tree.roots.values())
         while waiting:
             node = waiting.pop()
-            known = self._paths.get(node.index)
-            if node.open_count or (known is not None and node.count > known.count):
+            if node.open_count or (node.count > 1 and node.revision > self._revision):
                 yield node
                 waiting += node.children.values()
 
@@ -222,7 +222,7 @@ class Tokens:
             if known is None or known.seen < now:
                 return True
         idle = now - path.seen
-        return idle >= LINGER_S or (idle > 0.0 and path.count == 1)
+        return idle >= LINGER_S or (idle > 0.0 and path.node.count == 1)
 
     @staticmethod
     def _from_above(paths: Iterable[_Path]) -> list[_Path]:
