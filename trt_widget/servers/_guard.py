@@ -119,8 +119,8 @@ class Guard:
             return None
         found = _READS.fullmatch(path)
         if found is not None and method in _SAFE:
-            keys = parse_qs(scope["query_string"]).get(b"key", [])
-            if len(keys) == 1 and _equal(keys[0], read_key(self._token, found[1])):
+            keys = parse_qs(scope["query_string"].decode("latin-1")).get("key", [])
+            if len(keys) == 1 and _equal(keys[0].encode(), read_key(self._token, found[1])):
                 return None
         return problem(
             401,

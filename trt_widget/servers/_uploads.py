@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = ["EmptyError", "Scratch", "TooLargeError", "TooSlowError", "discard", "save_stream"]
+__all__ = [
+    "EmptyError",
+    "Scratch",
+    "TooLargeError",
+    "TooSlowError",
+    "UnwritableError",
+    "discard",
+    "save_stream",
+]
 
 #: Bytes that are gathered before they are written, on a thread.
 _PIECE: Final = 1 << 20
@@ -38,6 +46,10 @@ class TooLargeError(Exception):
 
 class TooSlowError(Exception):
     """A body of which nothing has come for too long."""
+
+
+class UnwritableError(Exception):
+    """A file that cannot be written: the disk is full, as a rule."""
 
 
 class Scratch:
@@ -68,9 +80,18 @@ class Scratch:
             ) from error
 
     def new_folder(self) -> Path:
-        """Make a folder for one upload."""
+        """Make a folder for one upload.
+
+        Raises
+        ------
+        UnwritableError
+            It cannot be made.
+        """
         folder = self.path / secrets.token_hex(8)
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise UnwritableError(error.strerror) from error
         return folder
 
     def close(self) -> None:
@@ -100,21 +121,24 @@ async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> N
     ------
     EmptyError, TooLargeError, TooSlowError
         No bytes, more than ``limit``, or nothing for :data:`STALL_S` seconds.
-    OSError
-        It could not be written: the disk is full.
+    UnwritableError
+        The disk is full.
     """
     size = 0
-    with path.open("xb") as file:
-        piece = bytearray()
-        async for chunk in _in_time(chunks):
-            size += len(chunk)
-            if size > limit:
-                raise TooLargeError
-            piece += chunk
-            if len(piece) >= _PIECE:
-                await asyncio.to_thread(file.write, piece)
-                piece = bytearray()
-        await asyncio.to_thread(file.write, piece)
+    piece = bytearray()
+    try:
+        with path.open("xb") as file:
+            async for chunk in _in_time(chunks):
+                size += len(chunk)
+                if size > limit:
+                    raise TooLargeError
+                piece += chunk
+                if len(piece) >= _PIECE:
+                    await asyncio.to_thread(file.write, piece)
+                    piece = bytearray()
+            await asyncio.to_thread(file.write, piece)
+    except OSError as error:
+        raise UnwritableError(error.strerror) from error
     if size == 0:
         raise EmptyError
 

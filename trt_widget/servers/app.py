@@ -19,6 +19,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Str
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from trt_widget import __version__
 from trt_widget.build import FINAL
@@ -30,6 +32,7 @@ from trt_widget.servers._uploads import (
     EmptyError,
     TooLargeError,
     TooSlowError,
+    UnwritableError,
     discard,
     save_stream,
 )
@@ -55,6 +58,8 @@ _LONGEST_PAUSE_S: Final = 1.0
 _DISCARD: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _PIECE: Final = 1 << 20
+#: A year; no clock of the system takes all that a float can be.
+_LONGEST_S: Final = 366 * 86_400
 
 _STATIC: Final = Path(__file__).with_name("static")
 _PAGE_POLICY: Final = (
@@ -83,8 +88,12 @@ class Options(_Strict):
     profiles: dict[str, list[_Shape]] | list[dict[str, list[_Shape]]] | None = Field(
         None, description="`[min, opt, max]` for each dynamic input, or a list of such objects"
     )
-    timeout: float | None = Field(None, gt=0, description="seconds after which it is cancelled")
-    grace: float | None = Field(None, ge=0, description="seconds that a cancel waits for TensorRT")
+    timeout: float | None = Field(
+        None, gt=0, le=_LONGEST_S, description="seconds after which it is cancelled"
+    )
+    grace: float | None = Field(
+        None, ge=0, le=_LONGEST_S, description="seconds that a cancel waits for TensorRT"
+    )
     flags: _Names | None = Field(None, description="names of builder flags")
     strongly_typed: bool | None = None
     network_flags: _Names | None = None
@@ -294,7 +303,7 @@ class _Server:
             _raise_invalid(error)
         options = asked.options.model_dump(exclude_unset=True) if asked.options else None
         path = await run_in_threadpool(self.builds.resolve, asked.model)
-        if not await run_in_threadpool(path.is_file):
+        if not await run_in_threadpool(_is_file, path):
             raise HTTPException(404, f"There is no file {asked.model!r:.200} below the root.")
         return await run_in_threadpool(self.builds.start, path, options, name=asked.name)
 
@@ -323,6 +332,13 @@ class _Server:
             self.uploads -= 1
         entry.on_removed.append(remove)
         return entry
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False
 
 
 def _remove_folder(folder: Path) -> None:
@@ -385,8 +401,10 @@ def _handle_errors(app: FastAPI) -> None:
         if error.status_code == HTTPStatus.NOT_FOUND and cause == HTTPStatus.NOT_FOUND.phrase:
             cause, remedy = f"There is nothing at {request.url.path!r:.200}.", "See /openapi.json."
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            cause = f"{request.method} is not possible here."
-            remedy = f"Possible: {headers.get('allow', headers.get('Allow', ''))}."
+            # Each route says its own only.
+            allowed = ", ".join(sorted(_methods(app, request)))
+            headers = {"Allow": allowed}
+            cause, remedy = f"{request.method} is not possible here.", f"Possible: {allowed}."
         elif error.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             headers["Retry-After"] = str(RETRY_AFTER_S)
             remedy = "Ask again later."
@@ -399,6 +417,15 @@ def _handle_errors(app: FastAPI) -> None:
             "This is a defect of trt-widget.",
             "Please report it with what the server has logged.",
         )
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """Give what is possible at the path of a request."""
+    found: set[str] = set()
+    for route in app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return found
 
 
 class _Refusal(Response):
@@ -494,17 +521,19 @@ def _add_start(app: FastAPI, server: _Server) -> None:
             return problem(
                 422, "The body is empty.", "Send an ONNX model, or JSON as application/json."
             )
-        except TooSlowError:
+        except (TooSlowError, ClientDisconnect):
             return problem(
                 408,
                 "Nothing more came of the body.",
                 "Send it without pauses.",
                 headers={"connection": "close"},
             )
-        except OSError as error:
-            if isinstance(error, BuildError):
-                raise
-            said = problem(507, f"The model could not be kept: {error.strerror}.", "Free space.")
+        except UnwritableError as error:
+            said = problem(
+                507,
+                f"The model could not be kept: {error}.",
+                "Free some space in the server's folder for temporary files.",
+            )
             return _Refusal(said, request)
         location = {"Location": f"/builds/{entry.id}"}
         status = await run_in_threadpool(server.status, entry)
@@ -548,6 +577,18 @@ def _add_builds(app: FastAPI, server: _Server) -> None:
         return Response(status_code=204)
 
 
+#: An event of the stream.
+_SENT: Final = {
+    "type": "object",
+    "required": ["event", "id", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["batch", "snapshot", "end"]},
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "data": {"type": "string"},
+    },
+}
+
+
 def _add_events(app: FastAPI, server: _Server) -> None:
     @app.get(
         "/builds/{build_id}/events",
@@ -556,7 +597,7 @@ def _add_events(app: FastAPI, server: _Server) -> None:
             200: {
                 "description": "Server-Sent Events `batch`, `snapshot` and at last `end`; the data "
                 "are lines of the stream (`trt-widget schema`), the ids number batches.",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {"text/event-stream": {"schema": _SENT}},
             },
             204: {"description": "It has ended, and the client has had its last event."},
             **_answers(404, 422, 429),

@@ -135,14 +135,22 @@ async function ask(path, options = {}) {
   throw new Refused(response.status, message);
 }
 
+const NO_ANSWER = "The server does not answer.";
+
 /** Do something for the person, and say what goes wrong. @param {() => Promise<void>} action */
 async function attempt(action) {
+  say(part("alert"), "");
+  await carefully(action);
+}
+
+/** Do something, and say what goes wrong; what was said before stays. @param {() => Promise<void>} action */
+async function carefully(action) {
   try {
     await action();
-    say(part("alert"), "");
+    if (part("alert").textContent === NO_ANSWER) say(part("alert"), "");
   } catch (error) {
-    if (error instanceof Refused && error.status === 401) return logOut(error.message);
-    say(part("alert"), error instanceof Refused ? error.message : "The server does not answer.");
+    if (error instanceof Refused && error.status === 401) logOut(error.message);
+    else say(part("alert"), error instanceof Refused ? error.message : NO_ANSWER);
   }
 }
 
@@ -247,8 +255,11 @@ class View {
     source.addEventListener("open", () => say(part("contact"), ""));
     source.addEventListener("batch", (event) => this.#take(event.data));
     source.addEventListener("snapshot", (event) => this.#take(event.data));
-    // Nothing comes after it. A source that is left open would ask again.
-    source.addEventListener("end", () => this.#disconnect());
+    source.addEventListener("end", () => {
+      // Nothing comes after it. A source that is left open would ask again.
+      this.#disconnect();
+      void carefully(refresh);
+    });
     source.addEventListener("error", () => {
       if (this.#source !== source) return;
       const refused = source.readyState === EventSource.CLOSED;
@@ -353,7 +364,8 @@ class View {
     const nodes = (error?.nodes ?? []).slice(0, 20).map(
       (/** @type {[number, string, string, string]} */ [node, name, operator, said]) => `node ${node} ${name} (${operator}): ${said}`,
     );
-    say(part("details"), [...nodes, ...(error?.evidence ?? []), error?.user_traceback, error?.output].filter(Boolean).join("\n"));
+    const evidence = nodes.length > 0 ? nodes : (error?.evidence ?? []);
+    say(part("details"), [...evidence, error?.user_traceback, error?.output].filter(Boolean).join("\n"));
     say(part("remedy"), error?.remedy ?? "");
     setLines(part("notes"), end.notes);
   }
@@ -466,7 +478,7 @@ async function logIn(given) {
 
 /** Ask for the list as long as somebody looks. */
 async function poll() {
-  if (token && !document.hidden && !part("main").hidden) await attempt(refresh);
+  if (token && !document.hidden && !part("main").hidden) await carefully(refresh);
   setTimeout(poll, LIST_MS);
 }
 
