@@ -611,7 +611,7 @@ def _view(build: Build, out: TextIO, progress: str) -> View:
                 return Bars(build, out)
         except ExtraMissing as error:
             if progress == "bars":
-                raise
+                raise OptionError(f"--progress bars: {error.cause}", error.remedy) from error
             _say(f"Plain lines, since rich is not installed: {error.remedy}", out)
         if progress == "bars":
             raise OptionError(
@@ -670,7 +670,6 @@ class _Interrupts:
         self._told = False
         self._last = -_ONE_SIGNAL_S
         self._before: dict[int, Any] = {}
-        view.cancelling = view.cancelling and _CANCELLING
 
     def __enter__(self) -> _Interrupts:  # noqa: PYI034 - typing.Self came with Python 3.11
         if threading.current_thread() is threading.main_thread():
@@ -730,6 +729,7 @@ class _Interrupts:
                     return False
 
     def _ask(self) -> None:
+        self._view.cancelling = _CANCELLING
         asked = self._build.request_cancel("interrupt")
         if isinstance(self._view, _Nothing):
             _say(_CANCELLING if asked else _NOBODY_LISTENS)

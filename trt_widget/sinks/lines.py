@@ -30,7 +30,7 @@ __all__ = ["Lines"]
 #: Seconds between two looks at the build.
 TICK_S = 0.25
 #: Seconds between two lines of progress: at least, as a part of the time that has passed, and at
-#: most; those between two of the same phase are longer. So a build of an hour is some hundred lines,
+#: most; between two of the same phase they are more. So a build of an hour is some hundred lines,
 #: and a job that is watched for signs of life is seen to live.
 LEAST_S, LEAST_SAME_S = 1.0, 2.0
 PART, PART_SAME = 0.05, 0.25
@@ -66,6 +66,7 @@ class Lines:
         self._closing = False
         self._broken = False
         self._said = ""
+        self._said_cancelling = False
         self._waiting: str | None = None
         self._messages = 0
         self._last_line = clock.monotonic()
@@ -135,8 +136,10 @@ class Lines:
             if status == "running":
                 about = headline(build)
                 lines.append(f"{line(build.name)}: running{f' ({about})' if about else ''}")
-            elif status == "cancelling":
-                lines.append(self.cancelling)
+        # It may have passed between two looks.
+        if "cancelling" in build.entered_at and not self._said_cancelling:
+            self._said_cancelling = True
+            lines.append(self.cancelling)
         return lines
 
     def _news(self) -> list[str]:

@@ -1,0 +1,233 @@
+"""A program in a pseudo-terminal, and what a person sees there.
+
+The emulator is pyte. Two things that terminals do and pyte does not are added: a second screen, and
+what happens to lines when the window is resized. Those that do worst by a program break the lines
+that are too wide, push what does not fit into the scrollback, and join the lines again later; the
+cursor goes with its line. That is what :class:`Screen` does.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyte
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["Screen", "Terminal"]
+
+_OTHER_SCREEN = 1049
+
+
+class Screen(pyte.Screen):  # type: ignore[misc]  # pyte has no types
+    """A screen with a second one behind it, and with lines that are broken when it narrows."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self._first: tuple[Any, Any] | None = None
+        #: Rows whose line goes on in the next one.
+        self.broken: set[int] = set()
+        super().__init__(columns, lines)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the second screen is shown."""
+        return self._first is not None
+
+    def set_mode(self, *modes: int, private: bool = False) -> None:
+        if private and _OTHER_SCREEN in modes:
+            self._first = copy.deepcopy((self.buffer, self.cursor))
+            self.erase_in_display(2)
+            return
+        super().set_mode(*modes, private=private)
+
+    def reset_mode(self, *modes: int, private: bool = False) -> None:
+        if private and _OTHER_SCREEN in modes:
+            if self._first is not None:
+                hidden = self.cursor.hidden
+                self.buffer, self.cursor = self._first
+                self.cursor.hidden = hidden
+                self._first = None
+                self._cut()
+            return
+        super().reset_mode(*modes, private=private)
+
+    def _cut(self) -> None:
+        """Fit what comes back to a size that may be another one."""
+        for row in [row for row in self.buffer if row >= self.lines]:
+            del self.buffer[row]
+        self.cursor.x = min(self.cursor.x, self.columns - 1)
+        self.cursor.y = min(self.cursor.y, self.lines - 1)
+
+    def resize(self, lines: int | None = None, columns: int | None = None) -> None:
+        lines, columns = lines or self.lines, columns or self.columns
+        if self.apart:
+            super().resize(lines, columns)
+            return
+        rows, y, x = self._reflowed(columns)
+        while len(rows) > lines and len(rows) > y + 1 and not rows[-1][0]:
+            rows.pop()
+        gone = max(0, len(rows) - lines)
+        rows, y = rows[gone:], max(0, y - gone)
+        self.buffer.clear()
+        self.lines, self.columns = lines, columns
+        for row, (cells, _) in enumerate(rows):
+            for column, cell in enumerate(cells):
+                self.buffer[row][column] = cell
+        self.broken = {row for row, (_, goes_on) in enumerate(rows) if goes_on}
+        self.set_margins()
+        self.cursor.y, self.cursor.x = min(y, lines - 1), min(x, columns - 1)
+
+    def _reflowed(self, columns: int) -> tuple[list[tuple[list[Any], bool]], int, int]:
+        """Break the lines anew; give the rows, and where the cursor is."""
+        rows: list[tuple[list[Any], bool]] = []
+        line: list[Any] = []
+        found = (0, 0)
+        cursor_at: int | None = None
+        for row in range(self.lines):
+            cells = [self.buffer[row][column] for column in range(self.columns)]
+            if row == self.cursor.y:
+                cursor_at = len(line) + self.cursor.x
+            line += cells
+            if row in self.broken and row + 1 < self.lines:
+                continue
+            while line and line[-1].data == " ":
+                line.pop()
+            parts = [line[at : at + columns] for at in range(0, len(line), columns)] or [[]]
+            if cursor_at is not None:
+                found = (len(rows) + min(cursor_at // columns, len(parts) - 1), cursor_at % columns)
+                cursor_at = None
+            rows += [(part, number + 1 < len(parts)) for number, part in enumerate(parts)]
+            line = []
+        return rows, *found
+
+
+class Terminal:
+    """A program that runs in a terminal of its own.
+
+    Parameters
+    ----------
+    command
+        Its arguments.
+    columns, lines
+        Size of the terminal.
+    env
+        The environment.
+    folder
+        Where it runs.
+
+    Attributes
+    ----------
+    raw
+        All that it has written.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: dict[str, str],
+        folder: Path,
+        columns: int = 80,
+        lines: int = 24,
+    ) -> None:
+        self.raw = b""
+        self._screen = Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+        self._lock = threading.Lock()
+        self._ours, theirs = pty.openpty()
+        self._set_size(columns, lines)
+        self.process = subprocess.Popen(
+            list(command),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**env, "TERM": "xterm-256color"},
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no threads matter before exec
+        )
+        os.close(theirs)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # Linux says so at the end
+                return
+            if not data:
+                return
+            with self._lock:
+                self.raw += data
+                self._stream.feed(data)
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Resize the window; the kernel sends SIGWINCH."""
+        with self._lock:
+            self._screen.resize(lines, columns)
+            self._set_size(columns, lines)
+
+    @property
+    def seen(self) -> list[str]:
+        """The lines that are on the screen, without what is blank at their ends."""
+        with self._lock:
+            lines = [line.rstrip() for line in self._screen.display]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+    @property
+    def cursor_hidden(self) -> bool:
+        """Whether the cursor is hidden."""
+        return bool(self._screen.cursor.hidden)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the second screen is shown."""
+        return self._screen.apart
+
+    def wait_for(
+        self, found: Callable[[list[str]], object] | str, timeout: float = 60.0
+    ) -> list[str]:
+        """Wait until something is on the screen, and give the screen."""
+        deadline = time.monotonic() + timeout
+        while True:
+            lines = self.seen
+            if (found in "\n".join(lines)) if isinstance(found, str) else found(lines):
+                return lines
+            assert time.monotonic() < deadline, "\n".join(["not seen:", *lines])
+            time.sleep(0.02)
+
+    def send(self, keys: str) -> None:
+        """Type."""
+        os.write(self._ours, keys.encode())
+
+    def end(self, timeout: float = 60.0) -> int:
+        """Wait until the program has ended; give its exit code."""
+        code = self.process.wait(timeout)
+        self._thread.join(5.0)
+        return code
+
+    def close(self) -> None:
+        """End the program if it still runs."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10.0)
+        self._thread.join(5.0)
+        os.close(self._ours)
