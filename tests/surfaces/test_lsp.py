@@ -98,6 +98,13 @@ def test_success_with_the_clients_token(folder: Path, tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with Editor() as editor:
+            commands = editor.capabilities.execute_command_provider
+            assert commands is not None
+            assert commands.work_done_progress is True
+            assert list(commands.commands) == ["trtWidget.build", "trtWidget.cancel"]
+            documents = editor.capabilities.text_document_sync
+            assert isinstance(documents, types.TextDocumentSyncOptions)
+            assert not documents.open_close
             options = {"output": engine.as_uri(), "name": "mine", "optimization_level": 2}
             answer = await editor.build(uri(folder, "gap"), options, under=7)
         assert answer["status"] == "succeeded"

@@ -214,8 +214,11 @@ class _Protocol(LanguageServerProtocol):
     def lsp_initialize(
         self, params: types.InitializeParams
     ) -> Generator[Any, Any, types.InitializeResult]:
-        """Say that a build may be given a token."""
+        """Say that a build may be given a token, and that documents are not wanted."""
         result = yield from super().lsp_initialize(params)
+        result.capabilities.text_document_sync = types.TextDocumentSyncOptions(
+            open_close=False, change=types.TextDocumentSyncKind.None_
+        )
         commands = result.capabilities.execute_command_provider
         if commands is not None:
             commands.work_done_progress = True
@@ -248,12 +251,7 @@ class _Server(LanguageServer):
     protocol: _Protocol
 
     def __init__(self, builds: Builds, channel: Channel, client: int | None) -> None:
-        super().__init__(
-            "trt-widget",
-            __version__,
-            text_document_sync_kind=types.TextDocumentSyncKind.None_,
-            protocol_cls=_Protocol,
-        )
+        super().__init__("trt-widget", __version__, protocol_cls=_Protocol)
         self.builds = builds
         self.channel = channel
         #: Set when there is nobody to serve any more.
