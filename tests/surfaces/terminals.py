@@ -1,9 +1,9 @@
 """A program in a pseudo-terminal, and what a person sees there.
 
 The emulator is pyte. Two things that terminals do and pyte does not are added: a second screen, and
-what happens to lines when the window is resized. Those that do worst by a program break the lines
-that are too wide, push what does not fit into the scrollback, and join the lines again later; the
-cursor goes with its line. That is what :class:`Screen` does.
+what happens to lines when the window is resized. tmux does worst by a program: it breaks the lines
+that are too wide, pushes as many rows as that makes into the scrollback, and joins them again when
+there is room. That is what :class:`Screen` does.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _OTHER_SCREEN = 1049
 
 
 class Screen(pyte.Screen):  # type: ignore[misc]  # pyte has no types
-    """A screen with a second one behind it, and with lines that are broken when it narrows."""
+    """A screen with a second one behind it and a scrollback, which breaks lines as tmux does."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self._first: tuple[Any, Any] | None = None
-        #: Rows whose line goes on in the next one.
-        self.broken: set[int] = set()
+        #: Rows above the screen, and for each of them whether its line goes on in the next one.
+        self._above: list[tuple[list[Any], bool]] = []
+        self._goes_on: set[int] = set()
         super().__init__(columns, lines)
 
     @property
@@ -70,47 +71,65 @@ class Screen(pyte.Screen):  # type: ignore[misc]  # pyte has no types
         self.cursor.x = min(self.cursor.x, self.columns - 1)
         self.cursor.y = min(self.cursor.y, self.lines - 1)
 
+    def index(self) -> None:
+        if self.cursor.y == self.lines - 1 and not self.apart:
+            self._above.append((self._cells(0), 0 in self._goes_on))
+            self._goes_on = {row - 1 for row in self._goes_on if row}
+        super().index()
+
+    def _cells(self, row: int) -> list[Any]:
+        return [self.buffer[row][column] for column in range(self.columns)]
+
     def resize(self, lines: int | None = None, columns: int | None = None) -> None:
         lines, columns = lines or self.lines, columns or self.columns
         if self.apart:
             super().resize(lines, columns)
             return
-        rows, y, x = self._reflowed(columns)
-        while len(rows) > lines and len(rows) > y + 1 and not rows[-1][0]:
-            rows.pop()
-        gone = max(0, len(rows) - lines)
-        rows, y = rows[gone:], max(0, y - gone)
+        rows = [(self._cells(row), row in self._goes_on) for row in range(self.lines)]
+        y, x = self.cursor.y, self.cursor.x
+        while len(rows) > lines and len(rows) > y + 1:
+            rows.pop()  # what is below the cursor goes first
+        rows = [*self._above, *rows]
+        y += len(self._above)
+        if columns != self.columns:
+            rows, y, x = _reflowed(rows, y, x, columns)
+        rows += [([], False)] * (lines - len(rows))
+        above = len(rows) - lines
+        self._above = rows[:above]
         self.buffer.clear()
         self.lines, self.columns = lines, columns
-        for row, (cells, _) in enumerate(rows):
+        for row, (cells, _) in enumerate(rows[above:]):
             for column, cell in enumerate(cells):
                 self.buffer[row][column] = cell
-        self.broken = {row for row, (_, goes_on) in enumerate(rows) if goes_on}
+        self._goes_on = {row for row, (_, goes_on) in enumerate(rows[above:]) if goes_on}
         self.set_margins()
-        self.cursor.y, self.cursor.x = min(y, lines - 1), min(x, columns - 1)
+        # A cursor whose line is above the screen now goes to its corner.
+        self.cursor.y, self.cursor.x = (y - above, x) if y >= above else (0, 0)
 
-    def _reflowed(self, columns: int) -> tuple[list[tuple[list[Any], bool]], int, int]:
-        """Break the lines anew; give the rows, and where the cursor is."""
-        rows: list[tuple[list[Any], bool]] = []
-        line: list[Any] = []
-        found = (0, 0)
-        cursor_at: int | None = None
-        for row in range(self.lines):
-            cells = [self.buffer[row][column] for column in range(self.columns)]
-            if row == self.cursor.y:
-                cursor_at = len(line) + self.cursor.x
-            line += cells
-            if row in self.broken and row + 1 < self.lines:
-                continue
-            while line and line[-1].data == " ":
-                line.pop()
-            parts = [line[at : at + columns] for at in range(0, len(line), columns)] or [[]]
-            if cursor_at is not None:
-                found = (len(rows) + min(cursor_at // columns, len(parts) - 1), cursor_at % columns)
-                cursor_at = None
-            rows += [(part, number + 1 < len(parts)) for number, part in enumerate(parts)]
-            line = []
-        return rows, *found
+
+def _reflowed(
+    rows: list[tuple[list[Any], bool]], y: int, x: int, columns: int
+) -> tuple[list[tuple[list[Any], bool]], int, int]:
+    """Break lines anew; give the rows, and where the cursor is."""
+    made: list[tuple[list[Any], bool]] = []
+    line: list[Any] = []
+    found = (0, 0)
+    cursor: int | None = None
+    for row, (cells, goes_on) in enumerate(rows):
+        if row == y:
+            cursor = len(line) + x
+        line += cells
+        if goes_on and row + 1 < len(rows):
+            continue
+        while line and line[-1].data == " ":
+            line.pop()
+        parts = [line[at : at + columns] for at in range(0, len(line), columns)] or [[]]
+        if cursor is not None:
+            found = (len(made) + min(cursor // columns, len(parts) - 1), cursor % columns)
+            cursor = None
+        made += [(part, number + 1 < len(parts)) for number, part in enumerate(parts)]
+        line = []
+    return made, *found
 
 
 class Terminal:

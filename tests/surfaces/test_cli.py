@@ -451,7 +451,6 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 PICTURE = [
     re.compile(pattern)
     for pattern in (
-        r"No -o FILE is given: the engine is built, and not saved\.",
         r"resnet50\.onnx  ?(running|pending|cancelling|…|run|$).*",
         r"( {2})*[A-Z][\w ]*…?( *[━─~]{10,24})?( +(\d+/\d+|done))?( +\d[\d.]* \w+)?( x\d+)?",
         r"[A-Z][\w ;]+…?( · no callback.*)?",
@@ -473,7 +472,7 @@ def untorn(lines: list[str]) -> bool:
 
 
 def test_bars_in_a_terminal_that_is_resized(files: Path, terminal: Callable[..., Terminal]) -> None:
-    shown = terminal("build", str(files / "resnet50.onnx"), *SLOWLY)
+    shown = terminal("build", str(files / "resnet50.onnx"), *SLOWLY, "-o", "e")
     lines = shown.wait_for("Cloning network graph ━")
     assert untorn(lines)
     assert shown.cursor_hidden
