@@ -36,7 +36,6 @@ from mcp_types import (
 )
 
 from trt_widget import __version__
-from trt_widget._extras import require
 from trt_widget._inspection import inspect_apart
 from trt_widget._text import duration, line
 from trt_widget.build import FINAL
@@ -57,9 +56,6 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 __all__ = ["TOOLS", "Agents", "read_arguments", "serve"]
-
-#: Not imported as others are: it has no types.
-jsonschema: Any = require("jsonschema", extra="mcp", what="trt-widget mcp")
 
 #: Endings that an engine's file may have.
 ENGINE_SUFFIXES: Final = (".engine", ".plan", ".trt")
@@ -544,14 +540,15 @@ def read_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         An argument that there is not, is missing, or cannot be.
     """
     schema = _DEFINITIONS[tool].arguments
+    properties = schema["properties"]
     given = {name: value for name, value in arguments.items() if value is not None}
     for name, value in given.items():
-        if name not in schema["properties"]:
-            near = get_close_matches(name, schema["properties"], 1)
+        if name not in properties:
+            near = get_close_matches(name, properties, 1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise RequestError(
                 f"{tool} has no argument {name!r:.100}.",
-                f"{hint}The arguments are: {', '.join(schema['properties'])}.",
+                f"{hint}The arguments are: {', '.join(properties)}.",
             )
         if isinstance(value, str) and value[:1] in {"{", "["} and name in {"profiles", "flags"}:
             # Some clients write objects and lists as text.
@@ -561,16 +558,36 @@ def read_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
                 raise RequestError(
                     f"{name} is not JSON: {error}.", "Give it as an object or a list."
                 ) from error
-    validator = jsonschema.Draft202012Validator(schema)
-    wrong = jsonschema.exceptions.best_match(validator.iter_errors(given))
-    if wrong is not None:
-        where = ".".join(str(part) for part in wrong.absolute_path)
-        said = wrong.schema.get("description", "") if isinstance(wrong.schema, dict) else ""
+        elif name not in _OPTIONS:
+            _check(name, value, properties[name])
+    missing = [name for name in schema["required"] if name not in given]
+    if missing:
         raise RequestError(
-            line(f"{where}: {wrong.message}" if where else wrong.message, _TEXT) + ".",
-            f"{where}: {said}." if said and where else "See the tool's input schema.",
+            f"{tool} needs the argument {missing[0]!r}.",
+            f"{properties[missing[0]]['description']}.",
         )
     return given
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "number": (int, float),
+}
+
+
+def _check(name: str, value: object, schema: Mapping[str, Any]) -> None:
+    """Hold an argument that is no option of a build against its schema; Build checks the others."""
+    kind = schema["type"]
+    fits = isinstance(value, _KINDS[kind]) and isinstance(value, bool) == (kind == "boolean")
+    if fits and isinstance(value, (int, float)) and "maximum" in schema:
+        fits = schema["minimum"] <= value <= schema["maximum"]
+    if not fits:
+        most = f" from {schema['minimum']} to {schema['maximum']}" if "maximum" in schema else ""
+        raise RequestError(
+            f"{name} must be a {kind}{most}, not {line(repr(value), 100)}.",
+            f"{schema['description']}.",
+        )
 
 
 class _Progress:
