@@ -264,6 +264,7 @@ class _Server:
         self.max_upload = max_upload
         self.uploads = 0
         self.streams = 0
+        self.closing = False
 
     def summary(self, entry: Entry) -> dict[str, Any]:
         build = entry.build
@@ -331,6 +332,8 @@ class _Server:
         finally:
             self.uploads -= 1
         entry.on_removed.append(remove)
+        if entry not in self.builds.all():  # it was forgotten in the meantime
+            await run_in_threadpool(remove)
         return entry
 
 
@@ -502,6 +505,8 @@ def _add_start(app: FastAPI, server: _Server) -> None:
             str | None, Query(max_length=200, description="for an upload: what to call it")
         ] = None,
     ) -> Response:
+        if server.closing:
+            return problem(503, _MEANINGS[503], "Start it again.", headers={"connection": "close"})
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             if kind == "application/json":

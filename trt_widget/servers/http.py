@@ -35,6 +35,8 @@ SHORTEST_TOKEN: Final = 16
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 #: Seconds that connections have to end when the builds have.
 _LEAVE_S: Final = 3
+#: Seconds that a new connection has for the head of its first request.
+HEAD_S: Final = 30.0
 _BACKLOG: Final = 512
 
 
@@ -77,14 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-waiting",
         metavar="N",
-        type=int,
+        type=_count,
         default=16,
         help="builds that may wait for their turn (default: %(default)s)",
     )
     parser.add_argument(
         "--keep",
         metavar="N",
-        type=int,
+        type=_count,
         default=64,
         help="builds that have ended and can still be asked for (default: %(default)s)",
     )
@@ -94,6 +96,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="seconds after which a build is cancelled, where its request does not say",
     )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return int(text)
 
 
 def _size(text: str) -> int:
@@ -216,11 +224,16 @@ def _serve(app: Any, listener: socket.socket, ready: str) -> None:
     from trt_widget.servers._sse import TRANSPORT
 
     class Protocol(H11Protocol):
-        """Tells the application of its transport, for clients that take nothing."""
+        """Tells the application of its transport, and does not wait for ever for a request."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
             super().connection_made(transport)
             self.app_state = {**self.app_state, TRANSPORT: transport}
+            asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
+
+        def give_up(self) -> None:
+            if self.cycle is None:
+                self.transport.abort()
 
     class Server(uvicorn.Server):
         """Says when it is ready, and ends its builds before its connections."""
@@ -231,6 +244,7 @@ def _serve(app: Any, listener: socket.socket, ready: str) -> None:
                 print(ready, flush=True)  # noqa: T201 - what this program says
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.server.closing = True
             # The streams end with the builds, and their clients get to know how.
             await asyncio.to_thread(app.state.server.builds.close)
             await super().shutdown(sockets)
