@@ -1270,7 +1270,9 @@ class Build:
                 self._printed = ""
                 self._facts.clear()
                 self._estimate = Estimate(0.0)
-                self._news.extend([told, self._last_status])
+                self._news.append(told)
+                if self._status != "pending":
+                    self._news.append(self._last_status)
         if executor.cancelling_at is not None and self._reason is None:
             self._reason = executor.cancel_reason
             self._cancel_time = self._origin + executor.cancelling_at
