@@ -718,3 +718,14 @@ def test_a_closed_reader_ends_the_server(root: Path) -> None:
         said = server.stderr.read().decode()
         assert server.wait(SOON) == 0, said
     assert "Traceback" not in said
+
+
+def test_the_configuration_in_the_documentation(root: Path) -> None:
+    page = (ROOT / "notebooks" / "docs" / "agents.md").read_text("utf-8")
+    block = page.partition("```json\n")[2].partition("```")[0]
+    ((name, server),) = json.loads(block)["mcpServers"].items()
+    assert (name, server["command"]) == ("trt-widget", "trt-widget")
+    arguments = [str(root) if word == "/path/to/models" else word for word in server["args"]]
+    assert [*command(root)[3:]] == arguments  # so this is what all tests here start
+    described = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert set(TOOLS) <= set(described)
