@@ -264,11 +264,14 @@ def configure_crash(_builder: Any, _network: Any, _config: Any) -> None:
 def configure_by_name(builder: Any, network: Any, config: Any) -> None:
     """Be the ``configure=`` of all builds of a server: the name of a node decides what happens.
 
-    ``mlp(first="flood")`` begins with that of :func:`configure_flood`, and the process that builds
-    ``mlp(first="crash")`` dies by SIGSEGV in the middle of a phase.
+    ``mlp(first="slow")`` takes a second, ``mlp(first="flood")`` begins with the flood of
+    :func:`configure_flood`, and the process that builds ``mlp(first="crash")`` dies by SIGSEGV in
+    the middle of a phase.
     """
     names = {network.get_layer(index).name for index in range(network.num_layers)}
-    if "flood" in names:
+    if "slow" in names:
+        slowly(0.015)(builder, network, config)
+    elif "flood" in names:
         configure_flood(builder, network, config)
     elif "crash" in names:
         _crash_in_a_phase(config)
@@ -280,7 +283,9 @@ def _crash_in_a_phase(config: Any) -> None:
     class Crashing(trt.IProgressMonitor):  # type: ignore[misc]
         def phase_start(self, _name: str, parent: str | None, _steps: int) -> None:
             if parent is not None:
-                time.sleep(0.5)  # what has happened is told ten times a second
+                time.sleep(
+                    1.0
+                )  # long enough to be told of, also by those who leave out what is short
                 os.kill(os.getpid(), signal.SIGSEGV)
 
         def phase_finish(self, *_: Any) -> None:

@@ -23,6 +23,7 @@ import termios
 import threading
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,11 +31,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
 import comm
+import httpx
 import psutil
 from comm.base_comm import BaseComm
+from mcp import Client, StdioServerParameters
 
 from tests import models
 from tests.bench.builds import FLOOD_ROOT
+from tests.surfaces.editor import Editor
 from tests.surfaces.scenarios import CONFIGURE, GRACE_S, pairs_of
 from trt_widget import Build, BuildError, BuildWidget
 from trt_widget.broadcast import Broadcast
@@ -42,7 +46,7 @@ from trt_widget.events import BuildEnded, StatusChanged, StreamStarted, from_jso
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from tests.surfaces.scenarios import Scenario
     from trt_widget.events import Event
@@ -117,6 +121,8 @@ class Driver(ABC):
         Whether there is a reader that can be slow.
     whole_tree
         Whether it shows all phases, or only the one that runs, from time to time.
+    lasts
+        Whether one process shows one build after the other.
     reason
         What a user's cancel is called.
     most_bytes, most_messages
@@ -126,6 +132,7 @@ class Driver(ABC):
     name: ClassVar[str]
     streams: ClassVar[bool] = True
     whole_tree: ClassVar[bool] = True
+    lasts: ClassVar[bool] = True
     reason: ClassVar[str] = "user"
     most_bytes: ClassVar[int]
     most_messages: ClassVar[int]
@@ -154,8 +161,8 @@ class Driver(ABC):
 class Cancel:
     """One cancel by the user: begins when it is asked for."""
 
-    def __init__(self, pid: int) -> None:
-        self.processes = build_processes(pid)
+    def __init__(self) -> None:
+        self.processes = build_processes()
         assert self.processes, "there is no build process to be cancelled"
         self.begun = time.monotonic()
 
@@ -166,10 +173,10 @@ class Cancel:
         seen.survivors = [process.pid for process in alive]
 
 
-def build_processes(pid: int) -> list[psutil.Process]:
-    """Give the processes that build below a process."""
+def build_processes() -> list[psutil.Process]:
+    """Give the processes that build, for this one or for those that it has started."""
     found = []
-    for process in psutil.Process(pid).children(recursive=True):
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if any("trt_widget.executors.child" in word for word in process.cmdline()):
                 found.append(process)
@@ -283,11 +290,11 @@ class Subscribed(InPython):
     def see(self, scenario: Scenario, output: Path, *, slow: bool = False) -> Seen:
         assert not slow
         build = self.make(scenario, output)
-        seen = follow(build, scenario, os.getpid(), build.request_cancel)
+        seen = follow(build, scenario, build.request_cancel)
         return self.finish(build, seen)
 
 
-def follow(build: Build, scenario: Scenario, builder: int, request: Callable[[], object]) -> Seen:
+def follow(build: Build, scenario: Scenario, request: Callable[[], object]) -> Seen:
     """Start a build and read what its subscribers are told."""
     batches: queue.Queue[list[Event]] = queue.Queue()
     build.subscribe(batches.put)
@@ -299,7 +306,7 @@ def follow(build: Build, scenario: Scenario, builder: int, request: Callable[[],
         number += 1
         story.take(events)
         if cancel is None and scenario.cancel_at and story.knows(scenario.cancel_at):
-            cancel = Cancel(builder)
+            cancel = Cancel()
             request()
     build.wait_ended(DEAD_S)
     story.tree.close(story.status)
@@ -333,7 +340,7 @@ class Broadcasted(InPython):
             snapshots += batch.snapshot
             story.take(map(from_json, batch.text.splitlines()))
             if cancel is None and scenario.cancel_at and story.knows(scenario.cancel_at):
-                cancel = Cancel(os.getpid())
+                cancel = Cancel()
                 build.request_cancel()
             if slow and story.knows(FLOOD_ROOT):
                 slow = False
@@ -360,7 +367,7 @@ class Chunked(InPython):
         for chunk in build.stream():
             chunks.take(chunk)
             if scenario.cancel_at and chunk["phase"] == scenario.cancel_at:
-                cancel = Cancel(os.getpid())
+                cancel = Cancel()
                 break
             if slow and chunk["phase"] == FLOOD_ROOT:
                 slow = False
@@ -410,7 +417,7 @@ class ChunkedAsync(Chunked):
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         cancel = None
         if reached.is_set():
-            cancel = Cancel(os.getpid())
+            cancel = Cancel()
             task.cancel()
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -490,7 +497,7 @@ class Widget(InPython):
             assert Counted.arrived.wait(DEAD_S)
             Counted.arrived.clear()
             if cancel is None and any(r.info["label"] == scenario.cancel_at for r in widget.rows):
-                cancel = Cancel(os.getpid())
+                cancel = Cancel()
                 # What the browser sends for a click on Cancel.
                 data = {"method": "custom", "content": {"kind": "cancel"}}
                 channel = widget.cancel_channel.comm
@@ -521,6 +528,7 @@ class Widget(InPython):
 class Commanded(Driver):
     """``trt-widget build`` as a process of its own, of which only the output is read."""
 
+    lasts = False
     reason = "interrupt"
 
     def command(self, scenario: Scenario, output: Path, *more: str) -> list[str]:
@@ -586,9 +594,7 @@ class Lines(Commanded):
         )
         assert process.stdout is not None
         with process:
-            return watch_lines(
-                process, scenario, output, partial(self.interrupt, process), process.pid
-            )
+            return watch_lines(process, scenario, output, partial(self.interrupt, process))
 
 
 def watch_lines(
@@ -596,7 +602,6 @@ def watch_lines(
     scenario: Scenario,
     output: Path,
     interrupt: Callable[[], None],
-    builder: int,
 ) -> Seen:
     """Read what a process writes line by line, and interrupt it where the scenario says so."""
     assert process.stdout is not None
@@ -615,7 +620,7 @@ def watch_lines(
             and scenario.cancel_at
             and any(p[-1] == scenario.cancel_at for p in paths)
         ):
-            cancel = Cancel(builder)
+            cancel = Cancel()
             interrupt()
     seen = of_text(lines, process.wait(DEAD_S))
     seen.phases = pairs_of(paths)
@@ -673,7 +678,7 @@ class Bars(Commanded):
             shown += data
             number += 1
             if cancel is None and scenario.cancel_at and scenario.cancel_at.encode() in shown:
-                cancel = Cancel(process.pid)
+                cancel = Cancel()
                 os.write(ours, b"\x03")
             if slow and FLOOD_ROOT.encode() in shown:
                 slow = False
@@ -805,7 +810,7 @@ def read_events(
         number += 1
         story.take([from_json(line.decode())])
         if cancel is None and scenario.cancel_at and story.knows(scenario.cancel_at):
-            cancel = Cancel(process.pid)
+            cancel = Cancel()
             request()
         if slow and story.knows(FLOOD_ROOT):
             slow = False
@@ -847,9 +852,7 @@ class Watched(Commanded):
                 command("watch", str(path)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             ) as watcher,
         ):
-            seen = watch_lines(
-                watcher, scenario, output, partial(self.interrupt, watcher), builder.pid
-            )
+            seen = watch_lines(watcher, scenario, output, partial(self.interrupt, watcher))
             assert builder.wait(DEAD_S) == seen.exit_code
             return seen
 
@@ -859,6 +862,7 @@ class Followed(Commanded):
 
     name = "follow"
     streams = False  # as the file
+    lasts = True
     reason = "user"
     most_bytes = 0  # counted where it is written
     most_messages = 100
@@ -869,7 +873,7 @@ class Followed(Commanded):
         more = ("--progress", "none", "--events", str(path))
         with start(self.command(scenario, output, *more), stderr=subprocess.DEVNULL) as builder:
             build = Build.follow(path)
-            seen = follow(build, scenario, builder.pid, build.request_cancel)
+            seen = follow(build, scenario, build.request_cancel)
             seen.exit_code = builder.wait(DEAD_S)
         result = build.result
         assert result is not None
@@ -878,7 +882,324 @@ class Followed(Commanded):
         return seen
 
 
+# ------------------------------------------------------------------ servers
+
+
+class Http(Driver):
+    """``trt-widget serve``: Server-Sent Events of a build, and a POST that cancels it."""
+
+    name = "http"
+    most_bytes = 3_000_000
+    most_messages = 200
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._server = start(
+            command("serve", "--root", str(root), "--port", "0", "--configure", CONFIGURE),
+            stdout=subprocess.PIPE,
+        )
+        assert self._server.stdout is not None
+        ready = json.loads(self._server.stdout.readline())
+        self._client = httpx.Client(
+            base_url=ready["url"],
+            headers={"Authorization": f"Bearer {ready['token']}"},
+            timeout=DEAD_S,
+        )
+
+    def see(self, scenario: Scenario, output: Path, *, slow: bool = False) -> Seen:
+        asked = {"model": scenario.model, "options": {"grace": GRACE_S}}
+        address = f"/builds/{self._ask('POST', '/builds', json=asked)['id']}"
+        story, cancel, end = Story(), None, ""
+        amount = number = 0
+        with self._client.stream("GET", f"{address}/events") as response:
+            for kind, data, size in server_sent_events(response):
+                amount += size
+                number += 1
+                if kind == "end":
+                    end = data
+                    continue
+                story.take(map(from_json, data.splitlines()))
+                if cancel is None and scenario.cancel_at and story.knows(scenario.cancel_at):
+                    cancel = Cancel()
+                    assert self._ask("POST", f"{address}/cancel")["cancelled"] is True
+                if slow and story.knows(FLOOD_ROOT):
+                    slow = False
+                    time.sleep(SLOW_S)
+        assert from_json(end) == story.end
+        seen = story.seen()
+        if cancel is not None:
+            cancel.ended(seen)
+        status = self._ask("GET", address)
+        assert status["status"] == seen.outcome
+        assert said_by(status["error"]) == seen.words
+        engine = self._client.get(f"{address}/engine")
+        if engine.status_code == httpx.codes.OK:
+            output.write_bytes(engine.content)
+            assert status["engine_bytes"] == len(engine.content)
+        seen.engine_bytes = size_of(output)
+        seen.amount, seen.number = amount, number
+        return seen
+
+    def _ask(self, method: str, address: str, **more: Any) -> Any:
+        return self._client.request(method, address, **more).raise_for_status().json()
+
+    def close(self) -> None:
+        self._client.close()
+        with self._server as server:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(DEAD_S) == 0
+
+
+def server_sent_events(response: httpx.Response) -> Iterator[tuple[str, str, int]]:
+    """Give kind, data and size of each event."""
+    lines: list[str] = []
+    for line in response.iter_lines():
+        if line:
+            lines.append(line)
+            continue
+        fields = [line.partition(": ")[::2] for line in lines]
+        kinds = [value for name, value in fields if name == "event"]
+        data = "\n".join(value for name, value in fields if name == "data")
+        if data:
+            yield kinds[0], data, sum(len(line) + 1 for line in lines) + 1
+        lines.clear()
+
+
+class Held:
+    """A server that speaks over stdin and stdout, kept in an event loop of its own thread.
+
+    Parameters
+    ----------
+    make
+        Makes the client: an asynchronous context, which starts the server and ends it.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.client: Any = None
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(make)))
+        self._thread.start()
+        self._ready.result(DEAD_S)
+
+    async def _main(self, make: Callable[[], Any]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._leave = asyncio.Event()
+        try:
+            async with make() as self.client:
+                self._ready.set_result(None)
+                await self._leave.wait()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    def run(self, work: Coroutine[Any, Any, Seen]) -> Seen:
+        """Let something happen in the loop, and give what comes of it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * DEAD_S)
+
+    def close(self) -> None:
+        """Leave the context."""
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(DEAD_S)
+        assert not self._thread.is_alive()
+
+
+class Lsp(Driver):
+    """``trt-widget lsp``: progress tokens of an editor, whose Cancel is a notification."""
+
+    name = "lsp"
+    most_bytes = 60_000
+    most_messages = 300
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        arguments = ("--root", str(root), "--configure", CONFIGURE)
+        self._held = Held(partial(Editor, *arguments))
+
+    def see(self, scenario: Scenario, output: Path, *, slow: bool = False) -> Seen:
+        return self._held.run(self._see(scenario, output, slow=slow))
+
+    async def _see(self, scenario: Scenario, output: Path, *, slow: bool) -> Seen:
+        editor: Editor = self._held.client
+        editor.messages.clear()
+        model = self.root / scenario.model
+        options = {"output": output.as_uri(), "grace": GRACE_S}
+        token = f"build of {output}"
+        built = asyncio.ensure_future(editor.build(model.as_uri(), options, under=token))
+        cancel = None
+        if scenario.cancel_at or slow:
+            phase = scenario.cancel_at or FLOOD_ROOT
+            await editor.until(lambda: any(phase == pair[1] for pair in self._phases(scenario)))
+            if scenario.cancel_at:
+                cancel = Cancel()
+                editor.cancel(token)
+            else:
+                time.sleep(SLOW_S)  # noqa: ASYNC251 - the client does not read
+        answer = await built
+        seen = Seen(
+            answer["status"],
+            words="\n".join(d.message for d in editor.diagnostics.get(model.as_uri(), ())),
+            reason=answer["reason"],
+            ended_by=answer["result"]["ended_by"],
+            phases=self._phases(scenario),
+            unfinished=[o.title for o in editor.progress().values() if o.began >= 0 > o.ended],
+            counts={
+                tuple(row["path"].split(PATH_SEPARATOR)): row["count"] for row in answer["phases"]
+            },
+            engine_bytes=answer["engine_bytes"],
+            amount=sum(len(repr(params)) for _, _, params in editor.messages),
+            number=len(editor.messages),
+        )
+        if cancel is not None:
+            cancel.ended(seen)
+        return seen
+
+    def _phases(self, scenario: Scenario) -> set[tuple[str | None, str]]:
+        """Give what the titles of the tokens say: one sign for each level above the last two."""
+        beginning = f"{scenario.model}: "
+        found: set[tuple[str | None, str]] = set()
+        for one in self._held.client.progress().values():
+            if one.title.startswith(beginning):
+                names = one.title.removeprefix(beginning).split(PATH_SEPARATOR)
+                found.add((names[-2] if len(names) > 1 else None, names[-1]))
+        return found
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class Agent(Driver):
+    """``trt-widget mcp``, by the SDK's client."""
+
+    most_bytes = 40_000
+    most_messages = 100
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        first, *rest = command("mcp", "--root", str(root), "--configure", CONFIGURE)
+        server = StdioServerParameters(
+            command=first, args=rest, env=environment(), cwd=str(ROOT_FOLDER)
+        )
+        self._held = Held(partial(Client, server))
+
+    def see(self, scenario: Scenario, output: Path, *, slow: bool = False) -> Seen:
+        return self._held.run(self._see(scenario, output, slow=slow))
+
+    @abstractmethod
+    async def _see(self, scenario: Scenario, output: Path, *, slow: bool) -> Seen:
+        """Run a build, in the loop."""
+
+    async def _call(self, tool: str, arguments: dict[str, Any], progress: Any = None) -> Any:
+        answer = await self._held.client.call_tool(tool, arguments, progress_callback=progress)
+        return answer.structured_content
+
+    def _arguments(self, scenario: Scenario, output: Path) -> dict[str, Any]:
+        written = output.relative_to(self.root).as_posix()
+        return {"model": scenario.model, "output": written, "grace": GRACE_S}
+
+    async def _status(self, build_id: str | None = None, *, wait: float = 0.0) -> dict[str, Any]:
+        arguments = {"wait": wait} | ({} if build_id is None else {"id": build_id})
+        status: dict[str, Any] = await self._call("build_status", arguments)
+        return status
+
+    @staticmethod
+    def seen_in(status: dict[str, Any], output: Path) -> Seen:
+        """Give what the status of a build that has ended tells."""
+        outcome = status["outcome"]
+        paths = {tuple(row["path"].split(PATH_SEPARATOR)): row for row in status["phases"]}
+        engine = outcome["engine"]
+        assert (engine is None) == (not output.exists())
+        return Seen(
+            outcome["status"],
+            words=said_by(outcome["error"]),
+            reason=outcome["reason"],
+            ended_by=outcome["ended_by"],
+            phases=pairs_of(paths),
+            unfinished=[row["path"] for row in paths.values() if row["status"] == "running"],
+            engine_bytes=outcome["engine_bytes"],
+        )
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class AgentBuild(Agent):
+    """``build_engine`` with progress; the client cancels its request."""
+
+    name = "mcp-build"
+    reason = "interrupt"
+
+    async def _see(self, scenario: Scenario, output: Path, *, slow: bool) -> Seen:
+        told: list[str] = []
+        reached = asyncio.Event()
+
+        async def progress(_done: float, _total: float | None, message: str | None) -> None:
+            nonlocal slow
+            told.append(message or "")
+            if scenario.cancel_at and scenario.cancel_at in told[-1]:
+                reached.set()
+            if slow and PATH_SEPARATOR in told[-1]:
+                slow = False
+                time.sleep(SLOW_S)  # noqa: ASYNC251 - the client does not read
+
+        call = self._call("build_engine", self._arguments(scenario, output), progress)
+        task = asyncio.ensure_future(call)
+        waiting = asyncio.ensure_future(reached.wait())
+        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        cancel = None
+        if reached.is_set():
+            cancel = Cancel()
+            task.cancel()
+        outcome = None
+        with contextlib.suppress(asyncio.CancelledError):
+            outcome = await task
+        # Whoever has cancelled a request gets no answer to it, and can ask another time.
+        status = await self._status(wait=DEAD_S / 2)
+        assert outcome == status["outcome"] or (outcome is None and cancel is not None)
+        seen = self.seen_in(status, output)
+        for message in told:
+            above, separator, name = message.partition(":")[0].partition(PATH_SEPARATOR)
+            if separator:
+                seen.phases.add((above, name))
+        seen.number = len(told) + 1
+        seen.amount = sum(map(len, told)) + len(json.dumps(outcome))
+        if cancel is not None:
+            cancel.ended(seen)
+        return seen
+
+
+class AgentStart(Agent):
+    """``start_build``, then ``build_status`` again and again, and ``cancel_build``."""
+
+    name = "mcp-start"
+    most_bytes = 150_000  # ten answers a second
+    streams = False  # it asks
+
+    async def _see(self, scenario: Scenario, output: Path, *, slow: bool) -> Seen:
+        assert not slow
+        started = await self._call("start_build", self._arguments(scenario, output))
+        cancel, phases = None, set()
+        amount = number = 0
+        status: dict[str, Any] = {"outcome": None}
+        while status["outcome"] is None:
+            status = await self._status(started["id"], wait=0.1)
+            amount += len(json.dumps(status))
+            number += 1
+            phases |= pairs_of(tuple(row["path"].split(PATH_SEPARATOR)) for row in status["phases"])
+            if cancel is None and scenario.cancel_at in {name for _, name in phases}:
+                cancel = Cancel()
+                status = await self._call("cancel_build", {"id": started["id"]})
+        seen = self.seen_in(status, output)
+        seen.phases |= phases
+        seen.amount, seen.number = amount, number
+        if cancel is not None:
+            cancel.ended(seen)
+        return seen
+
+
 DRIVERS: tuple[type[Driver], ...] = (
     *(Subscribed, Broadcasted, Chunked, ChunkedAsync, Widget),
     *(Bars, Lines, EventsFile, EventsPipe, Watched, Followed),
+    *(Http, Lsp, AgentBuild, AgentStart),
 )

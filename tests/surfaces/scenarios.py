@@ -53,6 +53,8 @@ class Scenario:
         As in :class:`~trt_widget.BuildResult`; any of them.
     says
         What must be said about its end, beside the outcome.
+    brief
+        Whether it is over before all surfaces have shown a phase.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Scenario:
     cancel_at: str | None = None
     ended_by: frozenset[str] = frozenset({"completed"})
     says: tuple[str, ...] = ()
+    brief: bool = False
 
     @property
     def model(self) -> str:
@@ -93,13 +96,13 @@ CRASH = Scenario(
 FLOOD = Scenario("flood", "succeeded", 0, roots=frozenset({ROOT, FLOOD_ROOT}))
 SCENARIOS: Final = (SUCCESS, FAILURE, GAP, CRASH, FLOOD)
 #: What shows that a surface still works: not one of the five, and quick.
-NEXT = Scenario("next", "succeeded", 0)
+NEXT = Scenario("next", "succeeded", 0, brief=True)
 
 
 def make_models(folder: Path) -> None:
     """Write the models of all scenarios."""
     for scenario, made in (
-        (SUCCESS, models.transformer(20)),
+        (SUCCESS, models.mlp(first="slow")),
         (FAILURE, models.unknown_operators("Nope")),
         # Silent for four seconds: what cancels has time, however slow the machine.
         (GAP, models.transformer(48)),
