@@ -209,7 +209,7 @@ class ChunkStream:
         """Seconds until the tree is worth a look."""
         if self._build.result is not None:
             return 0.0
-        patience = _LOOK_S if self._rung or self._news.held else _IDLE_S
+        patience = _LOOK_S if self._rung else _IDLE_S
         return max(0.0, self._looked + patience - clock.monotonic())
 
     # ------------------------------------------------------------------ leaving
@@ -371,8 +371,6 @@ class _News:
         self.ready: deque[Chunk] = deque()
         #: Whether the outcome is among them, or was given.
         self.complete = False
-        #: Whether something waits for its turn.
-        self.held = False
         self._interval = interval
         self._heartbeat = heartbeat
         self._allowed = float(BURST)
@@ -422,11 +420,14 @@ class _News:
     def _compare(self, tree: PhaseTree, now: float) -> Iterator[_Change]:
         # While a build unwinds, phases finish that have not come to their end: that is known later.
         unwinding = tree.cancel_delivered is not None and tree.outcome is None
+        every = self._interval <= 0.0 or self._allowed >= 1.0 or tree.outcome is not None
         for node in tree.walk():
             told = self._told.get(node.path)
             if told is None:
                 told = self._told[node.path] = _Told()
-            if told.revision != node.revision or told.held:
+            # What had to wait is looked at again when it may be told, or grows long.
+            held = told.held and (every or node.open_count)
+            if told.revision != node.revision or held:
                 told.revision, told.held = node.revision, unwinding
                 for change in _changes(node, told, unwinding=unwinding):
                     long = change.opening and now - change.time >= LONG_S
@@ -449,7 +450,6 @@ class _News:
         chosen += others[:allowed]
         for change in others[allowed:]:
             change.told.held = True
-        self.held = len(others) > allowed
         chosen.sort(key=_order)
         for change in chosen:
             node, told = change.node, change.told

@@ -318,6 +318,15 @@ def test_what_unwinds_after_a_cancel_is_not_done() -> None:
     assert told(chunks) == [("inner", "cancelled"), ("root", "cancelled"), (None, "cancelled")]
 
 
+def test_what_ended_just_before_the_cancel_is_told_at_the_end() -> None:
+    build = Scripted(interval=1e9)
+    build.at(0.1, start(0.0, "root"), start(0.0, "inner", "root"))
+    build.at(0.2, *[run(0.15, f"tactic {i}", "root", 1, 0.001) for i in range(BURST)])
+    assert build.at(0.4, PhaseFinished(0.3, "inner"), CancelDelivered(0.35)) == []
+    chunks = build.end(0.5, "cancelled")
+    assert told(chunks) == [("inner", "done"), ("root", "cancelled"), (None, "cancelled")]
+
+
 def test_a_stream_that_begins_anew_is_told_anew() -> None:
     build = Scripted()
     build.at(0.1, start(0.0, "root"))
