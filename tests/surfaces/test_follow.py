@@ -17,6 +17,7 @@ import pytest
 from tests import models
 from trt_widget import Build, BuildCancelled, ParseFailed, StreamError
 from trt_widget.broadcast import Broadcast
+from trt_widget.events import StatusChanged
 from trt_widget.executors.process import ProcessExecutor
 from trt_widget.record import load_record
 from trt_widget.sinks.control import control_path
@@ -111,7 +112,9 @@ def statuses(build: Build) -> list[str]:
     """Give the list that a build's states are appended to."""
     seen: list[str] = []
     build.subscribe(
-        lambda events: seen.extend(event.status for event in events if event.kind == "status")
+        lambda events: seen.extend(
+            event.status for event in events if isinstance(event, StatusChanged)
+        )
     )
     return seen
 

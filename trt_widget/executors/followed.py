@@ -276,6 +276,8 @@ class FollowedExecutor:
         if end is None or result.status == "failed":
             return dataclasses.replace(result, notes=notes)
         latency = _sound_facts(end.facts).get("stop_latency_s")
+        if latency is None and self.cancelling_at is not None:
+            latency = min(max(end.time, 0.0), LATEST_S) - self.cancelling_at
         return dataclasses.replace(
             result,
             notes=notes,
@@ -456,16 +458,18 @@ class FollowedExecutor:
 
     def _take(self, data: bytes, incoming: Input) -> bool:
         """Take some bytes; give whether the build has ended with them."""
+        ended = False
         for line in self._lines.feed(data):
-            if self._stop.is_set() or self._take_line(line):
-                return True
+            ended = self._stop.is_set() or self._take_line(line)
+            if ended:
+                break
             self._make_room(incoming)
         for line in self._lines.too_long:
             self._count_bad(line, f"longer than {MAX_LINE:,} bytes")
             if not self._good:
                 raise self._nothing()
         self._lines.too_long.clear()
-        return False
+        return ended
 
     def _make_room(self, incoming: Input) -> None:
         """Keep within bounds what waits for the drain."""
@@ -654,11 +658,16 @@ class FollowedExecutor:
             status,
             error=error,
             ended_by=end.ended_by if end.ended_by in _ENDED_BY else "unknown",
-            reason=end.reason if end.reason in CANCEL_REASONS else self._reason,
+            reason=self._reason_of(end),
             time=min(max(end.time, 0.0), LATEST_S),
             notes=(*(note[:MAX_NAME] for note in end.notes[:100]), *self._all_notes()),
             facts=_sound_facts(end.facts),
         )
+
+    def _reason_of(self, end: BuildEnded) -> str | None:
+        if end.reason in CANCEL_REASONS:
+            return end.reason
+        return self._reason or ("user" if end.status == "cancelled" else None)
 
     def _broken_off(self) -> Outcome:
         """Make the outcome of a stream that has an end, and no ``end`` in it."""

@@ -13,6 +13,7 @@ import time as clock
 from typing import Any, Final
 
 from trt_widget.events import (
+    BuildEnded,
     Estimate,
     Event,
     EventError,
@@ -163,6 +164,8 @@ class Times:
             self._zero = event.time if event.time > LATEST_S else 0.0
         if self._zero:
             event = _shifted(event, self._zero)
+        if isinstance(event, BuildEnded):  # it is the end, whatever its time
+            event = dataclasses.replace(event, time=min(max(event.time, 0.0), LATEST_S))
         _check(event)
         self.latest = max(self.latest, event.time)
         return event
