@@ -46,15 +46,15 @@ class Screen(pyte.Screen):  # type: ignore[misc]  # pyte has no types
         """Whether the second screen is shown."""
         return self._first is not None
 
-    def set_mode(self, *modes: int, private: bool = False) -> None:
-        if private and _OTHER_SCREEN in modes:
+    def set_mode(self, *modes: int, **kwargs: Any) -> None:
+        if kwargs.get("private") and _OTHER_SCREEN in modes:
             self._first = copy.deepcopy((self.buffer, self.cursor))
             self.erase_in_display(2)
             return
-        super().set_mode(*modes, private=private)
+        super().set_mode(*modes, **kwargs)
 
-    def reset_mode(self, *modes: int, private: bool = False) -> None:
-        if private and _OTHER_SCREEN in modes:
+    def reset_mode(self, *modes: int, **kwargs: Any) -> None:
+        if kwargs.get("private") and _OTHER_SCREEN in modes:
             if self._first is not None:
                 hidden = self.cursor.hidden
                 self.buffer, self.cursor = self._first
@@ -62,7 +62,7 @@ class Screen(pyte.Screen):  # type: ignore[misc]  # pyte has no types
                 self._first = None
                 self._cut()
             return
-        super().reset_mode(*modes, private=private)
+        super().reset_mode(*modes, **kwargs)
 
     def _cut(self) -> None:
         """Fit what comes back to a size that may be another one."""

@@ -125,18 +125,11 @@ class EventWriter:
 
     def _open_pipe(self) -> int | None:
         """Wait until somebody reads the pipe."""
-        if sys.platform == "win32":  # no such pipes
-            return None
         assert not isinstance(self._target, int)  # noqa: S101 - a descriptor is open already
         after = 0.0
         while not self._closing.is_set() and after < _NOBODY_S:
-            try:
-                descriptor = os.open(self._target, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-            else:
-                os.set_blocking(descriptor, True)
+            descriptor = _open_if_read(self._target)
+            if descriptor is not None:
                 return descriptor
             self._closing.wait(_LOOK_S)
             if self._build.result is not None:
@@ -162,6 +155,20 @@ def _is_pipe(path: str | os.PathLike[str]) -> bool:
         return stat.S_ISFIFO(Path(path).stat().st_mode)
     except (OSError, ValueError):
         return False
+
+
+def _open_if_read(path: str | os.PathLike[str]) -> int | None:
+    """Open a named pipe if somebody reads it."""
+    if sys.platform != "win32":
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+    return None
 
 
 def _open(path: str | os.PathLike[str]) -> int:
