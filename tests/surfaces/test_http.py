@@ -473,10 +473,11 @@ def test_what_waits_and_what_is_kept_is_bounded(slow: Served, root: Path) -> Non
         slow.client.delete(f"/builds/{build['id']}").raise_for_status()
     wait_for(lambda: not slow.family())
     kept = []
-    for _ in range(3):
+    for _ in range(5):
         kept.append(slow.client.post("/builds", content=b"no model").json())
         assert outcome_of(list(slow.watch(kept[-1]))).status == "failed"
-    assert len(scratch_of(slow)) == 2
+    # The last but one may have ended too short a time ago to be counted.
+    assert 2 <= len(scratch_of(slow)) <= 3
     assert slow.client.get(f"/builds/{kept[0]['id']}").status_code == 404
 
 

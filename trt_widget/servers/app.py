@@ -332,7 +332,7 @@ class _Server:
         finally:
             self.uploads -= 1
         entry.on_removed.append(remove)
-        if entry not in self.builds.all():  # it was forgotten in the meantime
+        if all(kept is not entry for kept in self.builds.all()):  # forgotten in the meantime
             await run_in_threadpool(remove)
         return entry
 

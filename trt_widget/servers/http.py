@@ -232,7 +232,7 @@ def _serve(app: Any, listener: socket.socket, ready: str) -> None:
             asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
 
         def give_up(self) -> None:
-            if self.cycle is None:
+            if getattr(self, "cycle", None) is None:  # no request yet
                 self.transport.abort()
 
     class Server(uvicorn.Server):
