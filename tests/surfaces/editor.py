@@ -313,7 +313,7 @@ class Wire:
         assert self.process.stdout is not None
         length = 0
         while (header := self.process.stdout.readline()) != b"\r\n":
-            assert header, "the server has left"
+            assert header.startswith(b"Content-"), header  # else it has left, or something printed
             name, _, value = header.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)

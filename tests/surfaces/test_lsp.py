@@ -58,6 +58,22 @@ def configure_hostile(_builder: Any, _network: Any, config: Any) -> None:
     config.progress_monitor = Hostile()
 
 
+class Noisy:
+    """A ``configure=`` that prints where it runs, and in the server while it is packed for it."""
+
+    def __call__(self, *_: Any) -> None:
+        print("noise in the child", flush=True)
+        os.write(1, b"more noise in the child\n")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        print("noise in the server", flush=True)
+        os.write(1, b"more noise in the server\n")
+        return (Noisy, ())
+
+
+configure_noisily = Noisy()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a folder of models."""
@@ -362,6 +378,28 @@ def test_wrong_tokens_ids_and_commands(editor: Wire, folder: Path) -> None:
     assert not psutil.Process(editor.process.pid).children()
 
 
+def test_a_full_queue_is_not_the_requests_fault() -> None:
+    with Wire(*SLOWLY) as wire:
+        wire.initialize()
+        numbers = [wire.execute("trtWidget.build", resnet()) for _ in range(18)]
+        for number in numbers[:-1]:
+            assert wire.answer(number)["result"]["id"]
+        error = wire.answer(numbers[-1])["error"]
+        assert error["code"] == FAILED
+        assert error["data"]["class"] == "QueueFull"
+        assert wire.answer(wire.request("shutdown"))["result"] is None
+        assert not psutil.Process(wire.process.pid).children()
+
+
+def test_a_request_that_is_given_up_at_once() -> None:
+    with Wire(*SLOWLY) as wire:
+        wire.initialize()
+        number = wire.execute("trtWidget.build", resnet())
+        wire.message({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": number}})
+        assert wire.answer(number)["error"]["code"] == CANCELLED
+        assert not psutil.Process(wire.process.pid).children()
+
+
 def test_a_token_of_another_build_is_refused(folder: Path) -> None:
     async def scenario() -> None:
         async with Editor(*SLOWLY) as editor:
@@ -500,6 +538,18 @@ def test_a_client_that_stops_reading_can_cancel() -> None:
         assert wire.answer(wire.request("shutdown"))["result"] is None
 
 
+def test_nothing_else_prints_into_the_protocol(folder: Path) -> None:
+    with Wire("--configure", "tests.surfaces.test_lsp:configure_noisily") as wire:
+        wire.initialize()
+        number = wire.execute("trtWidget.build", uri(folder, "mlp"), {"wait": True})
+        assert wire.answer(number)["result"]["status"] == "succeeded"
+        assert wire.answer(wire.request("shutdown"))["result"] is None
+        wire.message({"jsonrpc": "2.0", "method": "exit"})
+        out, printed = wire.process.communicate(timeout=SOON)
+        assert not out
+        assert b"\nmore noise in the server" in printed
+
+
 def test_what_is_no_message(folder: Path) -> None:
     with Wire() as wire:
         early = wire.request("workspace/executeCommand", {"command": "trtWidget.build"})
@@ -614,8 +664,7 @@ def test_an_editor_that_was_killed_leaves_no_orphan() -> None:
             processes = running_build(wire)
             time.sleep(2.5)  # it looks at its editor every two seconds, and stays
             assert len(alive(processes)) == len(processes)
-            stand_in.kill()
-            stand_in.wait()
+            stand_in.kill()  # nobody has asked how it ended: its entry stays among the processes
             assert wire.process.wait(SOON) == 1
             wait_for(lambda: not alive(processes))
     finally:
@@ -661,6 +710,20 @@ def test_only_addresses_of_this_machine(address: str) -> None:
     )
     assert done.returncode == 2
     assert address in done.stderr
+
+
+def test_a_root_that_is_none() -> None:
+    done = subprocess.run(
+        command("--root", "/nowhere"),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "/nowhere is not a folder" in done.stderr
+    assert not done.stdout
 
 
 def test_what_is_missing_is_named() -> None:

@@ -301,6 +301,16 @@ def test_a_child_waits_for_its_parents_token() -> None:
     assert {one.text for one in ends} == {"cancelled"}
 
 
+def test_a_client_that_answers_nothing_is_asked_a_few_times() -> None:
+    tree, tokens = PhaseTree(), Tokens("net", "t")
+    asked = 0
+    for second in range(100):
+        tree.apply([PhaseStarted(float(second), f"phase {second}", None, 3)])
+        asked += len(tokens.look(tree, second + 0.9))
+        tree.apply([PhaseFinished(second + 0.95, f"phase {second}")])
+    assert asked == MAX_TOKENS
+
+
 def test_only_ends_are_told_to_a_client_that_does_not_keep_up() -> None:
     look = Look()
     look.tree.apply([PhaseStarted(0.0, "a", None, 3), PhaseStarted(0.0, "b", "a", 3)])

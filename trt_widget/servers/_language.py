@@ -256,7 +256,7 @@ class _Server(LanguageServer):
         self.channel = channel
         #: Set when there is nobody to serve any more.
         self.left = asyncio.Event()
-        #: Builds whose outcome a request waits for, by the request's id.
+        #: Builds whose request has no answer yet, by the request's id.
         self.waiting: dict[int | str, _Job] = {}
         self.shows_progress = False
         self._client = client
@@ -294,7 +294,7 @@ class _Server(LanguageServer):
             if editor is None and self._client is not None:
                 with contextlib.suppress(psutil.Error, ValueError, OverflowError):
                     editor = psutil.Process(self._client)
-            if editor is not None and not editor.is_running():
+            if editor is not None and _has_ended(editor):
                 self.left.set()
                 return
 
@@ -366,10 +366,8 @@ class _Server(LanguageServer):
         if not isinstance(name, (str, type(None))):
             raise RequestError("name must be a text.", "Write what the build is to be called.")
         job = _Job(self, uri, token if waits else None)
-        if waits and number is not None:
+        if number is not None:
             self.waiting[number] = job
-        # Of the build before. By the text that the client gave: it knows the file by that.
-        self._diagnose(uri, [])
         try:
             async with self._starting:
                 entry = await asyncio.to_thread(
@@ -380,9 +378,11 @@ class _Server(LanguageServer):
             if isinstance(error, SourceError):
                 self.show_failure(uri, clean(PurePath(path).name, 100), error)
             raise
+        # Of the build before. By the text that the client gave: it knows the file by that.
+        self._diagnose(uri, [])
         self._jobs.add(job)
         job.begin(entry)
-        if not waits:
+        if not waits and not job.given_up:
             return {"id": entry.id, "uri": uri, "status": entry.status}
         await asyncio.wait([job.task])
         if job.given_up:
@@ -458,6 +458,15 @@ class _Server(LanguageServer):
         self.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics)
         )
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.AccessDenied):
+        try:
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+    return False
 
 
 def _read(arguments: tuple[Any, ...]) -> tuple[str, str, dict[str, Any]]:

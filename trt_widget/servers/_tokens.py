@@ -30,9 +30,9 @@ __all__ = ["LOOK_S", "MAX_MESSAGES", "MAX_TOKENS", "Message", "Tokens", "clean",
 LOOK_S = 0.25
 #: Tokens of phases that a build has open at once.
 MAX_TOKENS = 8
-#: Messages of the phases at one look: so at most 40 a second for a build. A begin, which comes when
-#: the client has answered, counts where it was asked for.
-MAX_MESSAGES = 10
+#: Messages of the phases at one look. With the one of the build itself this is at most 40 a second.
+#: A begin, which comes when the client has answered, counts where it was asked for.
+MAX_MESSAGES = 9
 #: Seconds that a path has to be busy for a token, and after which an idle one loses it.
 OPEN_AFTER_S = 0.3
 LINGER_S = 1.0
@@ -121,6 +121,7 @@ class Tokens:
         self._prefix = prefix
         self._made = 0
         self._revision = 0
+        self._unanswered = 0
         self._paths: dict[int, _Path] = {}
         self._by_token: dict[str, _Path] = {}
 
@@ -132,6 +133,7 @@ class Tokens:
 
     def answer(self, token: str, *, granted: bool) -> None:
         """Take the client's answer to a ``create``."""
+        self._unanswered -= 1
         path = self._by_token.get(token)
         if path is not None and path.state == "created":
             path.state = "granted" if granted else "refused"
@@ -163,11 +165,12 @@ class Tokens:
             elif (
                 left > 1
                 and not path.state
-                and len(self._by_token) < MAX_TOKENS
+                and max(len(self._by_token), self._unanswered) < MAX_TOKENS
                 and now - path.since >= OPEN_AFTER_S
                 and self._above(path)
             ):
                 self._made += 1
+                self._unanswered += 1
                 path.token, path.state = f"{self._prefix}/{self._made}", "created"
                 self._by_token[path.token] = path
                 messages.append(Message("create", path.token))
