@@ -11,6 +11,7 @@ an example needs but a reader need not see stands in a comment before it::
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+import httpx
 import onnx
 import pytest
 
@@ -44,6 +46,14 @@ MODELS = {
     "resnet50.onnx": "light_resnet50.onnx",
     "densenet121.onnx": "light_densenet121.onnx",
     "model.onnx": "light_squeezenet.onnx",
+}
+#: Enough for either protocol.
+INITIAL = {
+    "protocolVersion": "2025-06-18",
+    "clientInfo": {"name": "test", "version": "1"},
+    "processId": None,
+    "rootUri": None,
+    "capabilities": {},
 }
 SHELL = {"bash", "sh", "shell", "console"}
 # Highlighting for what is only looked at: outputs, trees, notices.
@@ -170,6 +180,9 @@ def check(words: list[str], copy: Path) -> str | None:
             return check_notebook(words, copy)
         case ["python3" | "python", script, *arguments]:
             return check_script(script, arguments)
+        case ["trt-widget", surface, *_]:
+            (check_server if surface in {"serve", "lsp", "mcp"} else run)(words, copy)
+            return surface
         case _:
             pytest.fail("no test knows this command")
 
@@ -178,6 +191,7 @@ def check(words: list[str], copy: Path) -> str | None:
 def test_commands_are_those_that_exist(tmp_path: Path) -> None:
     """Every command is of a known form and names what is there; the notebook's is run."""
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    shutil.copyfile(LIGHT / MODELS["resnet50.onnx"], tmp_path / "resnet50.onnx")
     got: set[str | None] = set()
     for command in commands(README):
         words = shlex.split(command)
@@ -187,6 +201,47 @@ def test_commands_are_those_that_exist(tmp_path: Path) -> None:
         print("README.md:", command)
         got.add(check(words, tmp_path))
     assert {"install", "open", "execute", "test"} <= got
+    assert {"build", "watch", "serve", "lsp", "mcp"} <= got
+    assert (tmp_path / "resnet50.engine").stat().st_size > 1_000_000
+
+
+def check_server(words: list[str], cwd: Path) -> None:
+    """Start a server as the command says, and see that it answers, and ends when it is told to."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    server = subprocess.Popen(
+        [sys.executable, "-m", "trt_widget", *words[1:]],
+        cwd=cwd,
+        env=environ,
+        stdin=pipe,
+        stdout=pipe,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        if words[1] == "serve":
+            ready = json.loads(server.stdout.readline())
+            assert httpx.get(f"{ready['url']}/builds").status_code == 401
+            header = {"Authorization": f"Bearer {ready['token']}"}
+            assert httpx.get(f"{ready['url']}/builds", headers=header).json()["builds"] == []
+            server.terminate()
+        else:
+            request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIAL}
+            line = json.dumps(request)
+            # One protocol has a header with the length, the other a line for each message.
+            framed = (
+                f"Content-Length: {len(line)}\r\n\r\n{line}" if words[1] == "lsp" else line + "\n"
+            )
+            server.stdin.write(framed.encode())
+            server.stdin.flush()
+            assert server.stdout.readline().startswith((b"Content-Length", b'{"jsonrpc'))
+            server.stdin.close()
+        server.wait(30)
+    finally:
+        server.kill()
+        server.stdin.close()
+        server.stdout.close()
+        server.wait()
 
 
 def run(words: list[str], cwd: Path) -> None:
