@@ -106,3 +106,32 @@ def test_every_public_name_is_there(installed: Path) -> None:
 def test_import_is_light(installed: Path) -> None:
     code = f"import sys, trt_widget; print([m for m in {HEAVY!r} if m in sys.modules])"
     assert python(installed, code).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("extra", "blocked", "command"),
+    [
+        ("serve", "fastapi", ["serve"]),
+        ("serve", "uvicorn", ["serve"]),
+        ("lsp", "pygls", ["lsp"]),
+        ("mcp", "mcp", ["mcp"]),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(
+    installed: Path, extra: str, blocked: str, command: list[str]
+) -> None:
+    # The bars' is in tests/surfaces/test_cli.py: they need a terminal.
+    code = f"import sys; sys.modules[{blocked!r}] = None\nfrom trt_widget.cli import main\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}sys.exit(main({command!r}))"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        cwd=installed,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode in {1, 2}
+    assert f"trt-widget[{extra}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
