@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RESNET = models.light_model("resnet50")
 #: Half a second of callbacks, then seconds of silence.
-LARGE = models.transformer(96).SerializeToString()
+LARGE = models.transformer(48).SerializeToString()
 SOON = 30.0
 
 

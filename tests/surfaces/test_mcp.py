@@ -136,7 +136,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-LONG = models.transformer(96).SerializeToString()
+LONG = models.transformer(48).SerializeToString()
 
 
 # ---- the tools ----------------------------------------------------------------------------------
