@@ -355,7 +355,7 @@ def test_two_hundred_clients_and_some_that_never_read(server: Served) -> None:
 
 
 def test_who_takes_nothing_for_too_long_is_cut_off(root: Path) -> None:
-    patience = "from trt_widget.servers import _sse; _sse.STALL_S = 1.0; _sse._SEND_BUFFER = 4096"
+    patience = "from trt_widget.servers import _uvicorn; _uvicorn.STALL_S = 1.0"
     with Served(root, *BY_NAME, first=patience) as served:
         build = served.start("flood.onnx")
         connection = raw(served, build["links"]["events"], small=True)
@@ -365,7 +365,7 @@ def test_who_takes_nothing_for_too_long_is_cut_off(root: Path) -> None:
             found = psutil.Process(served.process.pid).net_connections("tcp")
             return any(c.raddr and f"{c.raddr.ip}:{c.raddr.port}" == me for c in found)
 
-        assert held()
+        wait_for(held)
         assert served.wait(build)["status"] == "succeeded"
         wait_for(lambda: not held())
         connection.close()
@@ -709,6 +709,9 @@ def test_a_signal_ends_everything(root: Path, number: int) -> None:
         family = served.family()
         assert family
         silent = raw(served, upload["links"]["events"], small=True)
+        authorization = f"Authorization: Bearer {served.token}"
+        unfinished = raw(served, "POST /builds", authorization, "Content-Length: 100")
+        wait_for(lambda: len(scratch_of(served)) == 2)
         served.process.send_signal(number)
         sent += stream
         ended = outcome_of(sent)
@@ -720,6 +723,7 @@ def test_a_signal_ends_everything(root: Path, number: int) -> None:
         assert not folder.parent.exists()
         assert not folder.parent.with_suffix(".lock").exists()
         silent.close()
+        unfinished.close()
 
 
 def test_a_killed_server_leaves_no_build_and_the_next_cleans_up(root: Path) -> None:
@@ -745,7 +749,7 @@ def test_a_killed_server_leaves_no_build_and_the_next_cleans_up(root: Path) -> N
 
 
 def test_a_connection_that_asks_nothing_is_cut_off(root: Path) -> None:
-    patience = "from trt_widget.servers import http; http.HEAD_S = 1.0"
+    patience = "from trt_widget.servers import _uvicorn; _uvicorn.HEAD_S = 1.0"
     with Served(root, first=patience) as served:
         port = urlsplit(served.url).port
         assert port is not None

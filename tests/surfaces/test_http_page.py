@@ -406,6 +406,7 @@ def test_how_it_looks(chromium: Chromium, served: Served, scheme: Any) -> None:
         open_page(page, served)
         failed, build = served.start("odd.onnx"), served.start("resnet50.onnx")
         page.evaluate("(id) => (location.hash = `build=${id}`)", build["id"])
+        expect(page.locator("#name")).to_have_text("resnet50.onnx")
         expect(page.locator("#rows li")).to_have_count(2)
         page.screenshot(path=artifacts() / f"http-running-{scheme}.png")
         assert_accessible(page)

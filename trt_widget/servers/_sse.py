@@ -31,15 +31,13 @@ MEDIA_TYPE: Final = "text/event-stream"
 #: Seconds without anything else after which a comment is sent, so that nobody between takes the
 #: connection for dead, and we notice that it is.
 HEARTBEAT_S: Final = 15.0
-#: Seconds that a client may take for a piece of :data:`_PIECE` bytes; then its connection ends.
-STALL_S: Final = 60.0
 #: What the server's buffer of one connection grows by at a time.
 _PIECE: Final = 1 << 15
 #: Batches that wait are sent together up to so many bytes.
 _TOGETHER: Final = 1 << 16
 #: What the system keeps of a stream for a client that is slow, in bytes.
 _SEND_BUFFER: Final = 1 << 17
-#: Where the server puts a connection's transport, for who has to end it at once.
+#: Where the server puts a connection's transport.
 TRANSPORT: Final = "trt_widget.transport"
 
 _encoded: WeakKeyDictionary[Batch, bytes] = WeakKeyDictionary()
@@ -80,29 +78,14 @@ class EventStream(Response):
         self._reader = reader
         self._first = first
         self._pause = pause
-        #: Since when a piece waits for the client to take it, by the clock of the event loop.
-        self._waiting: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send batches until the last one, or until the client has gone or takes nothing."""
-        transport: asyncio.Transport | None = scope.get("state", {}).get(TRANSPORT)
-        _keep_little(transport)
-        loop = asyncio.get_running_loop()
+        """Send batches until the last one, or until the client has gone."""
+        _keep_little(scope.get("state", {}).get(TRANSPORT))
         sending = asyncio.ensure_future(self._send(send))
         listening = asyncio.ensure_future(_gone(receive))
         try:
-            while not (sending.done() or listening.done()):
-                await asyncio.wait(
-                    {sending, listening},
-                    timeout=STALL_S / 4,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                stalled = self._waiting is not None and loop.time() - self._waiting > STALL_S
-                if stalled and transport is not None:
-                    # Closing would wait for it to take what is there.
-                    transport.abort()
-                    await asyncio.wait({listening}, timeout=1.0)
-                    break
+            await asyncio.wait({sending, listening}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
         finally:
@@ -116,7 +99,7 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
-        await self._write(send, b"retry: 1000\n\n")
+        await _write(send, b"retry: 1000\n\n")
         reader = self._reader
         batch = self._first or await reader.read_async(HEARTBEAT_S)
         while True:
@@ -124,22 +107,20 @@ class EventStream(Response):
                 data = encode(batch)
                 while len(data) < _TOGETHER and (batch := await reader.read_async(0.0)):
                     data += encode(batch)
-                await self._write(send, data)
+                await _write(send, data)
             elif not reader.finished:
-                await self._write(send, b": still here\n\n")
+                await _write(send, b": still here\n\n")
             if reader.finished:
                 break
             await asyncio.sleep(self._pause())
             batch = await reader.read_async(HEARTBEAT_S)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write(self, send: Send, data: bytes) -> None:
-        self._waiting = asyncio.get_running_loop().time()
-        for start in range(0, len(data), _PIECE):
-            body = data[start : start + _PIECE]
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            self._waiting = asyncio.get_running_loop().time()
-        self._waiting = None
+
+async def _write(send: Send, data: bytes) -> None:
+    for start in range(0, len(data), _PIECE):
+        body = data[start : start + _PIECE]
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

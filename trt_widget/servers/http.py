@@ -13,18 +13,12 @@ import ipaddress
 import json
 import os
 import secrets
-import signal
 import socket
 import sys
-import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trt_widget._extras import require
 from trt_widget.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,11 +27,6 @@ TOKEN_VARIABLE: Final = "TRT_WIDGET_TOKEN"  # noqa: S105 - a name, not a token
 #: What can be guessed is no token.
 SHORTEST_TOKEN: Final = 16
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-#: Seconds that connections have to end when the builds have.
-_LEAVE_S: Final = 3
-#: Seconds that a new connection has for the head of its first request.
-HEAD_S: Final = 30.0
-_BACKLOG: Final = 512
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,6 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     require("fastapi", "uvicorn", extra="serve", what="trt-widget serve")
     from trt_widget.backend import find_backend
     from trt_widget.servers._uploads import Scratch
+    from trt_widget.servers._uvicorn import serve
     from trt_widget.servers.app import make_app
     from trt_widget.servers.builds import Builds
 
@@ -151,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     with listener, contextlib.closing(Scratch()) as scratch, contextlib.closing(builds):
         hosts = [*arguments.allow_host, socket.gethostname(), arguments.host]
         app = make_app(builds, token, scratch=scratch, hosts=hosts, max_upload=arguments.max_upload)
-        _serve(app, listener, _ready_line(listener, token, printed=given is None))
+        serve(app, listener, _ready_line(listener, token, printed=given is None))
     return 0
 
 
@@ -193,7 +183,7 @@ def _listen(host: str, port: int) -> socket.socket:
             if sys.platform != "win32":  # there it means that two may listen
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
+            listener.listen()
         except BaseException:
             listener.close()
             raise
@@ -212,73 +202,3 @@ def _ready_line(listener: socket.socket, token: str, *, printed: bool) -> str:
     if printed:  # one that was given is known, and logs are read by many
         line |= {"token": token, "page": f"{line['url']}/#token={token}"}
     return json.dumps(line)
-
-
-def _serve(app: Any, listener: socket.socket, ready: str) -> None:
-    """Run the server until a signal comes; all builds have ended then."""
-    import asyncio
-
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    from trt_widget.servers._sse import TRANSPORT
-
-    class Protocol(H11Protocol):
-        """Tells the application of its transport, and does not wait for ever for a request."""
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
-            super().connection_made(transport)
-            self.app_state = {**self.app_state, TRANSPORT: transport}
-            asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
-
-        def give_up(self) -> None:
-            if getattr(self, "cycle", None) is None:  # no request yet
-                self.transport.abort()
-
-    class Server(uvicorn.Server):
-        """Says when it is ready, and ends its builds before its connections."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            with contextlib.suppress(BrokenPipeError):
-                print(ready, flush=True)  # noqa: T201 - what this program says
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.server.closing = True
-            # The streams end with the builds, and their clients get to know how.
-            await asyncio.to_thread(app.state.server.builds.close)
-            await super().shutdown(sockets)
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            if threading.current_thread() is not threading.main_thread():
-                yield
-                return
-            names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-            signals = [getattr(signal, name) for name in names if hasattr(signal, name)]
-            before = {number: signal.signal(number, self.handle_exit) for number in signals}
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            del sig, frame
-            self.force_exit = self.should_exit
-            self.should_exit = True
-
-    config = uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_LEAVE_S,
-    )
-    asyncio.run(Server(config).serve([listener]))

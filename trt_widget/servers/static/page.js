@@ -224,6 +224,7 @@ class View {
     this.#reset();
     this.#asked = false;
     part("build").hidden = build === null;
+    this.#drawRows(0);
     if (!build) return;
     this.stream.name = build.name;
     this.#link("report", build.links.report);
@@ -504,7 +505,10 @@ part("upload").addEventListener("submit", (event) => {
 });
 
 window.addEventListener("hashchange", () => {
-  if (!takeToken()) choose();
+  if (takeToken()) return;
+  choose();
+  // A link to a build that is newer than the list.
+  if (!view.build && token) void carefully(refresh);
 });
 
 /** Take the token out of the address, also out of the tab's history. */

@@ -1,0 +1,138 @@
+"""How the application is served: by uvicorn, with an eye on clients that keep a connection busy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from trt_widget.servers._sse import TRANSPORT
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+    from types import FrameType
+
+__all__ = ["BACKLOG", "serve"]
+
+#: Seconds that a new connection has for the head of its first request.
+HEAD_S: Final = 30.0
+#: Seconds that a client may take nothing of what waits for it.
+STALL_S: Final = 60.0
+#: Seconds that connections have to end when the builds have, and after which they are let down.
+LEAVE_S: Final = 2
+LET_DOWN_S: Final = 10
+#: Connections that the system holds until they are taken.
+BACKLOG: Final = 512
+_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+
+
+class Protocol(H11Protocol):
+    """Waits for ever neither for a request nor for a client that takes nothing."""
+
+    stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, TRANSPORT: transport}
+        asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
+
+    def give_up(self) -> None:
+        if getattr(self, "cycle", None) is None:  # no request yet
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Closing would wait until it has taken what there is.
+        self.stalled = asyncio.get_running_loop().call_later(STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.stalled is not None:
+            self.stalled.cancel()
+
+
+class Server(uvicorn.Server):
+    """Says when it is ready, and ends its builds before its connections.
+
+    Parameters
+    ----------
+    app, ready
+        As for :func:`serve`.
+    config
+        Of uvicorn.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: Any, ready: str) -> None:
+        super().__init__(config)
+        self.app = app
+        self.ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        with contextlib.suppress(BrokenPipeError):
+            print(self.ready, flush=True)  # noqa: T201 - what this program says
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.app.state.server.closing = True
+        # The streams end with the builds, and their clients get to know how.
+        await asyncio.to_thread(self.app.state.server.builds.close)
+        asyncio.get_running_loop().call_later(LEAVE_S, self.hang_up)
+        await super().shutdown(sockets)
+
+    def hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        # What is ignored stays so: nohup means it.
+        numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        del sig, frame
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def serve(app: Any, listener: socket.socket, ready: str) -> None:
+    """Run the application until a signal comes; all its builds have ended then.
+
+    Parameters
+    ----------
+    app
+        From :func:`trt_widget.servers.app.make_app`.
+    listener
+        Listens already.
+    ready
+        What to print when requests are answered.
+    """
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=LET_DOWN_S,
+    )
+    asyncio.run(Server(config, app, ready).serve([listener]))
