@@ -72,9 +72,10 @@ _HINTS: Final = {
         _ONLY_BUILDS,
     ),
     **dict.fromkeys(
-        ("--uff", "--uffInput", "--uffNHWC", "--model", "--deploy", "--output", "--maxBatch"),
+        ("--uff", "--uffInput", "--uffNHWC", "--model", "--deploy", "--maxBatch"),
         "Only ONNX files are built, with the batch as one of their dimensions.",
     ),
+    "--output": "Write -o FILE or --saveEngine=FILE for the engine.",
     "--workspace": "Write --memPoolSize=workspace:MiB.",
     "--weightless": "Write --stripWeights.",
     "--explicitBatch": "Leave it out: every ONNX network has its batch as a dimension.",

@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = CANCELLED
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         # Whoever read it has gone; leaving the interpreter would try again, and complain.
         with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nothing:  # noqa: PTH123 - nothing is written
@@ -225,6 +226,7 @@ def _add_build(commands: Any) -> _Parser:
         description="Build an engine from an ONNX file. Ctrl-C asks it to stop at the next step, "
         "a second one ends it at once.",
         epilog=_EXIT_CODES,
+        usage="%(prog)s MODEL [-o ENGINE] [options]",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="the ONNX file")
     _trtexec.add_arguments(parser)
@@ -346,10 +348,10 @@ def _build(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         events = arguments.events
         target: str | int | None = events
-        out = sys.stdout
+        out = _or_nowhere(sys.stdout, stack)
         if events == "-":
             target = stack.enter_context(_only_events())
-            out = sys.stderr
+            out = _or_nowhere(sys.stderr, stack)
         build = _new_build(arguments)
         outputs = _checked_outputs(arguments, build)
         view = _view(build, out, arguments.progress)
@@ -363,6 +365,7 @@ def _build(arguments: argparse.Namespace) -> int:
                 ended = interrupts.wait()
             except BaseException:
                 build.request_cancel("closed")
+                view.pause()
                 raise
             finally:
                 if listener is not None:
@@ -375,9 +378,16 @@ def _build(arguments: argparse.Namespace) -> int:
                     writer.close()
                     break
         if writer is not None and writer.error is not None:
-            _say(str(writer.error))
+            _complain(writer.error)
         saved = _write_outputs(build, outputs)
         return _outcome(build, saved=saved)
+
+
+def _or_nowhere(stream: TextIO | None, stack: contextlib.ExitStack) -> TextIO:
+    """Give a stream, or one to nowhere: a process may have been started without it."""
+    if stream is not None:
+        return stream
+    return stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123 - no path
 
 
 def _new_build(arguments: argparse.Namespace) -> Build:
@@ -415,17 +425,23 @@ def _new_build(arguments: argparse.Namespace) -> Build:
 @contextlib.contextmanager
 def _only_events() -> Iterator[int]:
     """Give a descriptor for stdout, and let whatever else is printed go to stderr."""
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     try:
         kept, old = os.dup(1), os.dup(1)
     except OSError as error:
         raise OptionError("--events -: there is no standard output.", str(error)) from error
     os.dup2(2, 1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(kept, os.O_BINARY)
     try:
         yield kept
     finally:
         with contextlib.suppress(OSError):
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         os.dup2(old, 1)
         os.close(old)
         os.close(kept)
@@ -545,11 +561,16 @@ def _watch(arguments: argparse.Namespace) -> int:
 
     source: Any = 0 if arguments.stream == "-" else arguments.stream
     build = Build.follow(source, control=arguments.control, wait=not arguments.no_wait)
-    view = _view(build, sys.stdout, arguments.progress)
-    with _Interrupts(build, view, followed=True) as interrupts:
+    with contextlib.ExitStack() as stack:
+        view = _view(build, _or_nowhere(sys.stdout, stack), arguments.progress)
+        interrupts = stack.enter_context(_Interrupts(build, view, followed=True))
         view.start()
-        build.start()
-        ended = interrupts.wait()
+        try:
+            build.start()
+            ended = interrupts.wait()
+        except BaseException:
+            view.pause()
+            raise
         view.close()
     if not ended:
         _say("Left; the build itself goes on.")

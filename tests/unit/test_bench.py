@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bench import executors, figures, progress, timeline
+from tests.bench import executors, figures, progress, surfaces, surfaces_http, timeline
 from tests.bench.__main__ import NAMES, header, parse
 from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
@@ -34,7 +34,14 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         parse(["--only", "nothing"])
     assert "click" in capsys.readouterr().err
     assert sorted(NAMES) == sorted(
-        [*figures.FIGURES, *executors.FIGURES, *progress.FIGURES, *timeline.FIGURES]
+        [
+            *figures.FIGURES,
+            *executors.FIGURES,
+            *progress.FIGURES,
+            *timeline.FIGURES,
+            *surfaces.FIGURES,
+            *surfaces_http.FIGURES,
+        ]
     )
     assert "Python" in header()
 
