@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -589,6 +590,13 @@ def test_hostile_names_are_only_names(root: Path) -> None:
     assert not (root / "x").exists()
 
 
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "by hand", "version": "0"},
+}
+
+
 def request(number: int, method: str, params: dict[str, Any]) -> bytes:
     message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
     return json.dumps(message).encode()
@@ -596,18 +604,13 @@ def request(number: int, method: str, params: dict[str, Any]) -> bytes:
 
 def test_nothing_but_the_protocol_is_on_stdout(root: Path) -> None:
     """A client of the older protocol, by hand: garbage in between is answered or ignored."""
-    hello = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "by hand", "version": "0"},
-    }
     wanted = {
         "name": "build_engine",
         "arguments": {"model": "mlp.onnx"},
         "_meta": {"progressToken": "p"},
     }
     lines = [
-        request(1, "initialize", hello),
+        request(1, "initialize", HELLO),
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
         b"this is no JSON",
         b"\xff\xfe\x00",
@@ -718,6 +721,35 @@ def test_a_closed_reader_ends_the_server(root: Path) -> None:
         said = server.stderr.read().decode()
         assert server.wait(SOON) == 0, said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_server_and_its_builds(root: Path, number: int, code: int) -> None:
+    """Although the client says nothing and does not leave."""
+    wanted = {"name": "start_build", "arguments": {"model": "long.onnx", "grace": 30}}
+    with subprocess.Popen(
+        command(root),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.stdin.write(request(1, "initialize", HELLO) + b"\n")
+        server.stdin.write(request(2, "tools/call", wanted) + b"\n")
+        server.stdin.flush()
+        for _ in range(2):
+            assert "result" in json.loads(server.stdout.readline())
+        deadline = time.monotonic() + SOON
+        while not (processes := builds()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.send_signal(number)
+        assert server.wait(20) == code  # far below the grace
+        gone(processes)
+        assert server.stderr.read() == b""
 
 
 def test_the_configuration_in_the_documentation(root: Path) -> None:
