@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import typing
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -46,6 +47,8 @@ def _event(kind: type[Any]) -> dict[str, Any]:
             required.append(entry.name)
     for name in _NOT_EMPTY.get(kind.kind, ()):
         properties[name]["minItems"] = 1
+    for name, text in _attributes(kind).items():
+        properties[name]["description"] = text
     return {
         "title": kind.__name__,
         "description": _first_paragraph(kind),
@@ -92,5 +95,22 @@ def _has_default(entry: dataclasses.Field[Any]) -> bool:
 
 
 def _first_paragraph(kind: type[Any]) -> str:
-    text = inspect.getdoc(kind) or ""
-    return " ".join(text.split("\n\n")[0].split()).replace("``", "")
+    return _plain((inspect.getdoc(kind) or "").split("\n\n")[0])
+
+
+def _attributes(kind: type[Any]) -> dict[str, str]:
+    """Give what the docstring says of the fields, by name."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes\n----------\n")
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for text in section.splitlines():
+        if text and not text.startswith(" "):
+            names = [name.strip() for name in text.split(",")]
+        else:
+            found.update({name: f"{found.get(name, '')} {text}" for name in names})
+    return {name: _plain(text) for name, text in found.items()}
+
+
+def _plain(text: str) -> str:
+    """Give one line without the marks of the documentation."""
+    return re.sub(r":\w+:`(?:\w+\.)*~?(.*?)`|``(.*?)``", r"\1\2", " ".join(text.split()))

@@ -37,6 +37,10 @@ def test_it_has_every_event_and_every_field() -> None:
         names = {entry.name for entry in fields(kind)}
         assert set(found["$defs"][kind.kind]["properties"]) == {"event", *names}
         assert found["$defs"][kind.kind]["description"]
+    start = found["$defs"]["stream_start"]["properties"]
+    assert start["version"]["description"] == "PROTOCOL_VERSION of the writer."
+    assert start["pid"]["description"] == start["host"]["description"]
+    assert "`" not in json.dumps(found)
 
 
 @given(any_event())

@@ -62,7 +62,7 @@ _STYLES = {
     "done": "green",
 }
 #: What stands for our own signs in an encoding that lacks them.
-_ASCII = str.maketrans({"…": ".", "·": "-"})
+_ASCII = str.maketrans({"…": ".", "·": "-", "µ": "u"})
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 _END_OF_LINE, _BELOW = "\x1b[K", "\x1b[J"
