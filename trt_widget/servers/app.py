@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 from fastapi import FastAPI, Header, Query, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -26,7 +24,21 @@ from trt_widget import __version__
 from trt_widget.build import FINAL
 from trt_widget.errors import BuildError
 from trt_widget.servers._guard import Guard, read_key
-from trt_widget.servers._problems import MEDIA_TYPE, RETRY_AFTER_S, problem, problem_of
+from trt_widget.servers._problems import RETRY_AFTER_S, problem, problem_of
+from trt_widget.servers._schemas import (
+    MEANINGS,
+    SENT,
+    START_BODY,
+    BuildList,
+    BuildRequest,
+    Cancelled,
+    Links,
+    Options,
+    Status,
+    Timings,
+    answers,
+    describe_interface,
+)
 from trt_widget.servers._sse import EventStream
 from trt_widget.servers._uploads import (
     EmptyError,
@@ -36,7 +48,7 @@ from trt_widget.servers._uploads import (
     discard,
     save_stream,
 )
-from trt_widget.servers.builds import REQUEST_OPTIONS, RequestError, describe
+from trt_widget.servers.builds import RequestError, describe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator
@@ -58,8 +70,6 @@ _LONGEST_PAUSE_S: Final = 1.0
 _DISCARD: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _PIECE: Final = 1 << 20
-#: A year; no clock of the system takes all that a float can be.
-_LONGEST_S: Final = 366 * 86_400
 
 _STATIC: Final = Path(__file__).with_name("static")
 _PAGE_POLICY: Final = (
@@ -72,140 +82,7 @@ _REPORT_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
 
-# ---- what goes in and out -----------------------------------------------------------------------
-
-_Names = str | list[str]
-_Shape = list[int]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Options(_Strict):
-    """Options of a build, named and meant as for ``trt_widget.Build``; null is as not given."""
-
-    profiles: dict[str, list[_Shape]] | list[dict[str, list[_Shape]]] | None = Field(
-        None, description="`[min, opt, max]` for each dynamic input, or a list of such objects"
-    )
-    timeout: float | None = Field(
-        None, gt=0, le=_LONGEST_S, description="seconds after which it is cancelled"
-    )
-    grace: float | None = Field(
-        None, ge=0, le=_LONGEST_S, description="seconds that a cancel waits for TensorRT"
-    )
-    flags: _Names | None = Field(None, description="names of builder flags")
-    strongly_typed: bool | None = None
-    network_flags: _Names | None = None
-    optimization_level: int | None = Field(None, ge=0, le=5)
-    workspace: int | None = Field(None, ge=1, description="bytes")
-    device: int | None = Field(None, ge=0, description="index of a GPU")
-    target: _Names | None = Field(None, description="for TensorRT for RTX")
-    timing_cache: bool | None = None
-    backend: Literal["tensorrt", "tensorrt_rtx"] | None = None
-
-
-assert tuple(Options.model_fields) == REQUEST_OPTIONS  # noqa: S101 - the description is checked where it is made
-
-
-class BuildRequest(_Strict):
-    """A model below the server's folder, and how to build it."""
-
-    model: str = Field(min_length=1, max_length=4096, description="path below `--root`")
-    options: Options | None = None
-    name: str | None = Field(None, max_length=200, description="what to call the build")
-
-
-class Links(BaseModel):
-    """Addresses of one build that need no token: each has a key that reads this build only."""
-
-    events: str
-    timings: str
-    log: str
-    engine: str
-    report: str
-
-
-class Summary(BaseModel):
-    """One build of the list."""
-
-    id: str
-    name: str
-    status: Literal["pending", "running", "cancelling", "succeeded", "cancelled", "failed", "ended"]
-    created: float = Field(description="seconds since the epoch")
-    progress: float | None = Field(description="0 to 1, where earlier builds tell")
-    eta_s: float | None
-    links: Links
-
-
-class Status(Summary):
-    """How one build stands; times are in seconds."""
-
-    reason: str | None = Field(description="why it was cancelled")
-    backend: str
-    device: str | None
-    elapsed_s: float
-    exceeded: bool
-    basis: str | None
-    waiting_for: str | None
-    phase: str | None = Field(description="path of the innermost open phase")
-    phases: list[dict[str, Any]]
-    more_phases: int
-    warnings: int
-    engine_bytes: int | None
-    result: dict[str, Any] | None = Field(description="as the stream's last event has it")
-    error: dict[str, Any] | None
-
-
-class BuildList(BaseModel):
-    """The builds that are kept, the newest first."""
-
-    builds: list[Summary]
-
-
-class Cancelled(BaseModel):
-    """The answer to a cancel."""
-
-    cancelled: bool = Field(description="whether there was anything to cancel")
-    status: str
-
-
-class Timings(BaseModel):
-    """A row per phase path, in the order of the tree; times are in seconds."""
-
-    complete: bool = Field(description="whether the build has ended")
-    phases: list[dict[str, Any]]
-
-
-class Problem(BaseModel):
-    """What is wrong, and what to do (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    cause: str
-    remedy: str
-
-
-def _answers(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the answers that are problems."""
-    return {code: {"model": Problem, "description": _MEANINGS[code]} for code in (401, 403, *codes)}
-
-
-_MEANINGS: Final = {
-    401: "The token is missing or wrong.",
-    403: "Another origin, a host that is not this server's, or a path out of its folder.",
-    404: "There is no such build, or no such file.",
-    408: "Nothing came for too long.",
-    409: "The build has no engine (yet).",
-    413: "The body is larger than this server takes.",
-    422: "What is asked for cannot be.",
-    429: "Too many builds, uploads or streams: come again after `Retry-After` seconds.",
-    503: "The server is about to end.",
-    507: "There is no space for the upload.",
-}
-
+_Model = TypeVar("_Model", bound=BaseModel)
 
 # ---- the application ----------------------------------------------------------------------------
 
@@ -250,7 +127,7 @@ def make_app(
     _add_builds(app, server)
     _add_events(app, server)
     _add_results(app, server)
-    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]  # as FastAPI's manual has it
+    app.openapi = partial(describe_interface, app)  # type: ignore[method-assign]  # as FastAPI's manual has it
     return app
 
 
@@ -298,10 +175,7 @@ class _Server:
             body += chunk
             if len(body) > MAX_JSON:
                 raise TooLargeError
-        try:
-            asked = BuildRequest.model_validate(_read_json(bytes(body).decode("utf-8", "replace")))
-        except ValidationError as error:
-            _raise_invalid(error)
+        asked = _validated(BuildRequest, bytes(body))
         options = asked.options.model_dump(exclude_unset=True) if asked.options else None
         path = await run_in_threadpool(self.builds.resolve, asked.model)
         if not await run_in_threadpool(_is_file, path):
@@ -310,12 +184,9 @@ class _Server:
 
     async def start_upload(self, request: Request, options: str | None, name: str | None) -> Entry:
         """Take a model and start it; its file goes when the build is forgotten."""
-        wanted = _read_json(options) if options is not None else None
-        if wanted is not None:
-            try:
-                wanted = Options.model_validate(wanted).model_dump(exclude_unset=True)
-            except ValidationError as error:
-                _raise_invalid(error)
+        wanted = None
+        if options is not None:
+            wanted = _validated(Options, options.encode()).model_dump(exclude_unset=True)
         if self.uploads >= MAX_UPLOADS:
             raise HTTPException(429, "Too many models are being uploaded.")
         self.uploads += 1
@@ -358,16 +229,12 @@ def _body_of(request: Request, limit: int) -> AsyncIterator[bytes]:
     return request.stream()
 
 
-def _read_json(text: str) -> Any:
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no number of JSON")
-
+def _validated(kind: type[_Model], text: bytes) -> _Model:
+    """Read JSON, or raise `RequestError`."""
     try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"What should be JSON is not: {error}.", remedy="Send one JSON object."
-        ) from error
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        _raise_invalid(error)
 
 
 def _raise_invalid(error: ValidationError | RequestValidationError) -> NoReturn:
@@ -475,25 +342,14 @@ def _add_page(app: FastAPI) -> None:
 
 # ---- builds -------------------------------------------------------------------------------------
 
-_START_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "description": "The model itself, or JSON that names one below the server's folder.",
-        "content": {
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            "application/json": {"schema": {"$ref": "#/components/schemas/BuildRequest"}},
-        },
-    }
-}
-
 
 def _add_start(app: FastAPI, server: _Server) -> None:
     @app.post(
         "/builds",
         status_code=201,
         response_model=Status,
-        responses=_answers(404, 408, 413, 422, 429, 503, 507),
-        openapi_extra=_START_BODY,
+        responses=answers(404, 408, 413, 422, 429, 503, 507),
+        openapi_extra=START_BODY,
         summary="Start a build",
     )
     async def start(
@@ -506,7 +362,7 @@ def _add_start(app: FastAPI, server: _Server) -> None:
         ] = None,
     ) -> Response:
         if server.closing:
-            return problem(503, _MEANINGS[503], "Start it again.", headers={"connection": "close"})
+            return problem(503, MEANINGS[503], "Start it again.", headers={"connection": "close"})
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             if kind == "application/json":
@@ -548,14 +404,14 @@ def _add_start(app: FastAPI, server: _Server) -> None:
 def _add_builds(app: FastAPI, server: _Server) -> None:
     builds = server.builds
 
-    @app.get("/builds", response_model=BuildList, responses=_answers(), summary="List the builds")
+    @app.get("/builds", response_model=BuildList, responses=answers(), summary="List the builds")
     def listing() -> Response:
         return JSONResponse({"builds": [server.summary(entry) for entry in builds.all()[::-1]]})
 
     @app.get(
         "/builds/{build_id}",
         response_model=Status,
-        responses=_answers(404, 422),
+        responses=answers(404, 422),
         summary="Ask how a build stands",
     )
     def status(build_id: str) -> Response:
@@ -564,7 +420,7 @@ def _add_builds(app: FastAPI, server: _Server) -> None:
     @app.post(
         "/builds/{build_id}/cancel",
         response_model=Cancelled,
-        responses=_answers(404, 422),
+        responses=answers(404, 422),
         summary="Cancel a build",
     )
     def cancel(build_id: str) -> Response:
@@ -574,24 +430,12 @@ def _add_builds(app: FastAPI, server: _Server) -> None:
     @app.delete(
         "/builds/{build_id}",
         status_code=204,
-        responses=_answers(404, 422),
+        responses=answers(404, 422),
         summary="Cancel a build if it runs, and forget it",
     )
     def remove(build_id: str) -> Response:
         builds.remove(build_id)
         return Response(status_code=204)
-
-
-#: An event of the stream.
-_SENT: Final = {
-    "type": "object",
-    "required": ["event", "id", "data"],
-    "properties": {
-        "event": {"type": "string", "enum": ["batch", "snapshot", "end"]},
-        "id": {"type": "string", "pattern": "^[0-9]+$"},
-        "data": {"type": "string"},
-    },
-}
 
 
 def _add_events(app: FastAPI, server: _Server) -> None:
@@ -602,10 +446,10 @@ def _add_events(app: FastAPI, server: _Server) -> None:
             200: {
                 "description": "Server-Sent Events `batch`, `snapshot` and at last `end`; the data "
                 "are lines of the stream (`trt-widget schema`), the ids number batches.",
-                "content": {"text/event-stream": {"schema": _SENT}},
+                "content": {"text/event-stream": {"schema": SENT}},
             },
             204: {"description": "It has ended, and the client has had its last event."},
-            **_answers(404, 422, 429),
+            **answers(404, 422, 429),
         },
         summary="Watch a build",
     )
@@ -655,7 +499,7 @@ def _add_results(app: FastAPI, server: _Server) -> None:
         response_model=Timings,
         responses={
             200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
-            **_answers(404, 422),
+            **answers(404, 422),
         },
         summary="Where the time goes, phase by phase",
     )
@@ -683,7 +527,7 @@ def _add_results(app: FastAPI, server: _Server) -> None:
     @app.get(
         "/builds/{build_id}/log",
         response_class=PlainTextResponse,
-        responses=_answers(404, 422),
+        responses=answers(404, 422),
         summary="What TensorRT said, and what was printed",
     )
     def log(build_id: str) -> Response:
@@ -706,7 +550,7 @@ def _add_results(app: FastAPI, server: _Server) -> None:
                     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
                 },
             },
-            **_answers(404, 409, 422),
+            **answers(404, 409, 422),
         },
         summary="The engine",
     )
@@ -729,7 +573,7 @@ def _add_results(app: FastAPI, server: _Server) -> None:
     @app.get(
         "/builds/{build_id}/report",
         response_class=HTMLResponse,
-        responses=_answers(404, 422),
+        responses=answers(404, 422),
         summary="A page with the summary, a timeline and the phases",
     )
     def report(build_id: str) -> Response:
@@ -747,44 +591,3 @@ def _named(build_id: str, suffix: str) -> dict[str, str]:
 def _pieces(content: memoryview) -> Iterator[bytes]:
     for start in range(0, content.nbytes, _PIECE):
         yield bytes(content[start : start + _PIECE])
-
-
-# ---- the description ----------------------------------------------------------------------------
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Describe the interface: problems have a type of their own, and two things FastAPI lacks."""
-    if app.openapi_schema:
-        return app.openapi_schema
-    schema = get_openapi(
-        title=app.title,
-        version=app.version,
-        description=app.description,
-        routes=app.routes,
-    )
-    schemas = schema["components"]["schemas"]
-    for model in (BuildRequest, Options):
-        made = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        made.pop("$defs", None)
-        schemas[model.__name__] = made
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    for operations in schema["paths"].values():
-        for operation in operations.values():
-            _describe_problems(operation)
-            for parameter in operation.get("parameters", ()):
-                if parameter["name"] == "options":
-                    del parameter["schema"]
-                    reference = {"$ref": "#/components/schemas/Options"}
-                    parameter["content"] = {"application/json": {"schema": reference}}
-    app.openapi_schema = schema
-    return schema
-
-
-def _describe_problems(operation: dict[str, Any]) -> None:
-    reference = {"$ref": "#/components/schemas/Problem"}
-    for code, answer in operation["responses"].items():
-        if int(code) >= HTTPStatus.BAD_REQUEST:
-            answer["content"] = {MEDIA_TYPE: {"schema": reference}}
-        if int(code) == HTTPStatus.TOO_MANY_REQUESTS:
-            answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
