@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
+import onnx
 import psutil
 import pytest
 
@@ -190,6 +191,19 @@ def test_an_uploaded_model(server: Served, root: Path) -> None:
     assert (folder / "model.onnx").read_bytes() == data
     server.client.delete(f"/builds/{build['id']}").raise_for_status()
     assert scratch_of(server) == []
+
+
+def test_an_upload_reads_no_file_of_the_server(server: Served, tmp_path: Path) -> None:
+    path = models.save_external(models.mlp(), tmp_path / "mlp.onnx")
+    made = onnx.load(str(path), load_external_data=False)
+    for place in (str(tmp_path / "weights.bin"), "../weights.bin", "model.onnx", "weights.bin"):
+        for tensor in made.graph.initializer:
+            tensor.external_data[0].value = place
+        build = server.client.post("/builds", content=made.SerializeToString()).json()
+        ended = server.wait(build)
+        assert ended["status"] == "failed", place
+        assert ended["error"]["class"] in {"SourceError", "ParseFailed"}, ended["error"]
+        server.client.delete(f"/builds/{build['id']}").raise_for_status()
 
 
 def test_a_build_that_fails(server: Served) -> None:
