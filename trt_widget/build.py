@@ -323,6 +323,8 @@ class Build:
         self.lock = threading.RLock()
         #: Sentences for people about how it runs; at the end they are among the result's.
         self.notes: list[str] = []
+        #: How often nobody could be asked to cancel it; of a followed build.
+        self.cancels_refused = 0
         #: What a pending build waits for, else ``None``.
         self.waiting_for: str | None = None
         #: Times of the states, in epoch seconds, where they were reached.
@@ -528,6 +530,7 @@ class Build:
             if self._status in FINAL:
                 return False
             if problem is not None:
+                self.cancels_refused += 1
                 if problem not in self.notes:
                     self.notes.append(problem)
                 return False
@@ -1263,14 +1266,14 @@ class Build:
             self.backend = executor.told_backend(hello)
             told = StreamStarted(0.0, self.name, self.backend.name, self.backend.version)
             if self._news and isinstance(self._news[0], StreamStarted):
-                self._news[0] = told  # nobody has heard the first one yet
-            else:
+                self._news.popleft()  # nobody has heard the first one yet
+            self._news.appendleft(told)
+            if executor.begins_again(hello):
                 self.tree.apply([PhaseTree().snapshot()])
                 self._build_log = BuildLog()
                 self._printed = ""
                 self._facts.clear()
                 self._estimate = Estimate(0.0)
-                self._news.append(told)
                 if self._status != "pending":
                     self._news.append(self._last_status)
         if executor.cancelling_at is not None and self._reason is None:

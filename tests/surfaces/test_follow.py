@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 RESNET = 'models.light_model("resnet50")'
-SILENT = "models.transformer(24)"
+SQUEEZENET = 'models.light_model("squeezenet")'
+SILENT = "models.transformer(28)"
 
 
 @pytest.fixture
@@ -74,14 +75,14 @@ def test_a_build_is_followed_from_before_it_begins_to_its_end(
     seen = statuses(build)
     assert build.start() is build
     assert (build.status, build.executor) == ("pending", "followed")
-    producer = produce(stream, RESNET, slowly=0.001, output=str(engine), record=str(kept))
+    producer = produce(stream, SQUEEZENET, slowly=0.002, output=str(engine), record=str(kept))
     until(lambda: build.status == "running" and build.tree.paths > 1)
     assert build.progress is None or build.progress < 1.0
     assert build.wait(60) is None
     assert producer.end() == "succeeded"
     assert seen == ["running", "succeeded"]
     there = load_record(kept)
-    assert build.name == there.name == "light_resnet50.onnx"
+    assert build.name == there.name == "light_squeezenet.onnx"
     assert (build.backend.name, build.backend.version) == (there.backend, there.version)
     here = build.record()
     # All that the producer knew: every path, every instance, every silence, to the last digit.
@@ -184,7 +185,7 @@ def test_where_nobody_listens_the_status_stays_honest(
     tmp_path: Path, produce: Callable[..., Producer]
 ) -> None:
     stream = tmp_path / "s.jsonl"
-    producer = produce(stream, RESNET, listens="no", slowly=0.001)
+    producer = produce(stream, SQUEEZENET, listens="no", slowly=0.005)
     build = Build.follow(stream).start()
     until(lambda: build.tree.paths > 1)
     assert not build.can_cancel

@@ -122,6 +122,33 @@ def test_every_kind_of_source(tmp_path: Path, kind: str) -> None:
             assert not file.closed
 
 
+@pytest.mark.parametrize("mode", ["rb", "r"])
+def test_an_open_file_that_grows(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(text(HELLO, PHASES[0])[:-10])
+    more: dict[str, Any] = {"encoding": "utf-8"} if mode == "r" else {}
+    with path.open(mode, **more) as file, path.open("ab") as writer:
+        build = Build.follow(file).start()
+        until(lambda: build.name == "net.onnx")
+        writer.write(text(PHASES[0])[-10:] + text(*PHASES[1:]))
+        writer.flush()
+        until(lambda: build.tree.paths == 1)
+        writer.write(text(DONE))
+        writer.flush()
+        build.wait_ended(10)
+    assert build.status == "succeeded"
+    assert list(build.timings["total_s"]) == [0.9]
+    assert notes_of(build) == ""
+
+
+def test_a_zipped_recording_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl.gz"
+    path.write_bytes(gzip.compress(text(HELLO, *PHASES[:2]) + os.urandom(200))[:-100])
+    build = follow(path, wait=False)
+    assert build.status == "ended"
+    assert build.tree.paths == 1
+
+
 def test_what_a_buffer_has_already_is_read_too() -> None:
     read, write = os.pipe()
     os.write(write, b"a banner\n" + text(HELLO, *PHASES, DONE))
@@ -145,6 +172,9 @@ def test_what_cannot_be_followed_is_refused_at_once(source: Any) -> None:
         Build.follow(source)
     with pytest.raises(TypeError, match="control= is a path"):
         Build.follow(io.BytesIO(), control=1.5)
+    for wait in (-1, float("nan"), "yes", None):
+        with pytest.raises(TypeError, match="wait= is True"):
+            Build.follow(io.BytesIO(), wait=wait)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_paths_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:
@@ -535,6 +565,17 @@ def test_a_stream_start_within_a_stream_starts_over() -> None:
     build = follow(text(*first, HELLO, *PHASES, DONE))
     assert list(build.timings["path"]) == ["Building engine"]
     assert len(build.log) == 0
+
+
+def test_phases_before_the_first_stream_start_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(text(PhaseStarted(0.1, "old", None, 1)))
+    build = Build.follow(path).start()
+    until(lambda: build.tree.paths == 1)
+    with path.open("ab") as file:
+        file.write(text(HELLO, *PHASES, DONE))
+    build.wait_ended(10)
+    assert list(build.timings["path"]) == ["Building engine"]
 
 
 def test_the_producers_estimate_is_shown_and_never_falls() -> None:

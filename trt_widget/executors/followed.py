@@ -184,7 +184,7 @@ class FollowedExecutor:
     Raises
     ------
     TypeError
-        ``source`` or ``control`` is nothing of that kind.
+        ``source``, ``control`` or ``wait`` is nothing of that kind.
     StreamError
         ``source`` is a folder, or is missing and not waited for.
     """
@@ -192,6 +192,8 @@ class FollowedExecutor:
     kind = "followed"
 
     def __init__(self, source: Any, *, control: Any = None, wait: bool | float = True) -> None:
+        if not (isinstance(wait, (bool, int, float)) and 0.0 <= wait < LATEST_S):
+            raise TypeError(f"wait= is True, False or a number of seconds, not {wait!r}")
         self._path = _checked_source(source, missing=wait is not False)
         self._source = source if self._path is None else self._path
         self._control = _checked_control(control)
@@ -202,6 +204,7 @@ class FollowedExecutor:
         self.hello: StreamStarted | None = None
         self.running_at: float | None = None
         self.cancelling_at: float | None = None
+        self._again: StreamStarted | None = None
         self.estimate: Estimate | None = None
         self.last_words: BuildEnded | None = None
         self._reason: str | None = None
@@ -254,6 +257,10 @@ class FollowedExecutor:
             self._waiting.clear()
             self._waiting_bytes = 0
         return events
+
+    def begins_again(self, hello: StreamStarted) -> bool:
+        """Whether the stream had begun before this event."""
+        return hello is self._again
 
     def told_backend(self, hello: StreamStarted) -> Backend:
         """Give the package that a stream names."""
@@ -576,11 +583,11 @@ class FollowedExecutor:
         self._times.restart(0.0 if event is None else event.time)
         if event is None:
             self._good = 0
-            return
+        self._again = event or StreamStarted(0.0, "")
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
-        self._put(event, 0)
+        self._put(self._again, 0)
 
     def _take_status(self, event: StatusChanged) -> None:
         if event.status == "pending":

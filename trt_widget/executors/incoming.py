@@ -189,7 +189,10 @@ class _Object:
     def read(self) -> bytes | None:
         if self._poll is not None and not self._poll.poll(1000 * LOOK_S):
             return None
-        data = self._call()
+        try:
+            data = self._call()
+        except EOFError:  # a zipped file that was cut off: what there was is here
+            return b""
         if isinstance(data, str):
             data = data.encode("utf-8", "replace")
         if data is None:  # one that does not block

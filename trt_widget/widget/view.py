@@ -299,6 +299,7 @@ class CardView:
             "blocked_by": build.waiting_for if build.status == "pending" else None,
             "can_cancel_blocker": build.status == "pending" and build.can_cancel_blocker,
             "can_cancel": build.status in ("pending", "running") and build.can_cancel,
+            "cancels_refused": build.cancels_refused,
             "engine_bytes": result.engine_bytes if result else None,
             "warnings": len(serious) - errors,
             "errors": errors,

@@ -31,6 +31,7 @@
  * @property {string | null} [blocked_by] the build that a pending one waits for
  * @property {boolean} [can_cancel_blocker] whether that build is one of this kernel
  * @property {boolean} [can_cancel]
+ * @property {number} [cancels_refused] how often nobody could be asked to cancel; the notes say why
  * @property {number | null} [engine_bytes]
  * @property {number} [now] when this was sent; each message to the card carries it, and there is one every 2 s or so
  * @property {boolean} [beats] false while no messages are to be expected, because the build was not started
@@ -138,6 +139,7 @@
  * @property {"cancel" | "cancel_blocker"} kind
  * @property {number} at `performance.now()` of the click
  * @property {string | null} blocker the build that `cancel_blocker` is about
+ * @property {number} refused how many cancels nobody could be asked for before
  * @property {boolean} sent false if there was nobody to send it to
  */
 
@@ -603,7 +605,9 @@ class Session {
   /** Send what was clicked. @param {Request["kind"]} kind */
   ask(kind) {
     const blocker = this.header.blocked_by ?? null;
-    this.request = { kind, at: performance.now(), blocker, sent: this.#channel !== null && this.contact !== "gone" };
+    const sent = this.#channel !== null && this.contact !== "gone";
+    const refused = this.header.cancels_refused ?? 0;
+    this.request = { kind, at: performance.now(), blocker, refused, sent };
     this.#channel?.send({ kind });
     this.changed();
   }
@@ -617,7 +621,8 @@ class Session {
     if (request) {
       const answered =
         request.kind === "cancel"
-          ? this.status !== "pending" && this.status !== "running"
+          ? (this.status !== "pending" && this.status !== "running") ||
+            (this.header.cancels_refused ?? 0) !== request.refused
           : (this.header.blocked_by ?? null) !== request.blocker;
       if (answered) this.request = null;
     }
