@@ -97,8 +97,8 @@ def stream(
 
     The first ``next()`` starts the build if it was not started. Leaving the loop (``break``, an
     exception, a cancelled task, ``close()``, or dropping it) cancels the build, and does not wait
-    for it; one that is only followed (:meth:`~trt_widget.Build.follow`) goes on where it runs. A build
-    that fails does not raise: its last chunk says why.
+    for it; one that is only followed (:meth:`~trt_widget.Build.follow`) goes on where it runs. A
+    build that fails does not raise: its last chunk says why.
 
     Parameters
     ----------
