@@ -264,14 +264,18 @@ def configure_crash(_builder: Any, _network: Any, _config: Any) -> None:
 def configure_by_name(builder: Any, network: Any, config: Any) -> None:
     """Be the ``configure=`` of all builds of a server: the name of a node decides what happens.
 
-    ``mlp(first="slow")`` takes a second, ``mlp(first="flood")`` begins with the flood of
-    :func:`configure_flood`, and the process that builds ``mlp(first="crash")`` dies by SIGSEGV in
-    the middle of a phase.
+    ``mlp(first="slow")`` takes a second, ``mlp(first="flood")`` begins with half the flood of
+    :func:`configure_flood` and ``mlp(first="long flood")`` with all of it, and the process that
+    builds ``mlp(first="crash")`` dies by SIGSEGV in the middle of a phase.
     """
+    from tests.bench.builds import make_flood
+
     names = {network.get_layer(index).name for index in range(network.num_layers)}
     if "slow" in names:
         slowly(0.015)(builder, network, config)
     elif "flood" in names:
+        make_flood(50_000.0, 50_000, builder, network, config)
+    elif "long flood" in names:
         configure_flood(builder, network, config)
     elif "crash" in names:
         _crash_in_a_phase(config)

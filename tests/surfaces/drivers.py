@@ -126,7 +126,7 @@ class Driver(ABC):
     reason
         What a user's cancel is called.
     most_bytes, most_messages
-        What the surface may give out in a flood of two seconds and the build around it.
+        What the surface may give out in a build with a flood of one or two seconds.
     """
 
     name: ClassVar[str]

@@ -7,7 +7,7 @@ tensorrt_rtx in a child process, and all by the same ``configure=``: a server ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +15,15 @@ import onnx
 
 from tests import models
 from tests.bench.builds import FLOOD_ROOT, flood_events
+from tests.bench.inside import last_state
 from trt_widget import Build
-from trt_widget.phases import PhaseTree
+from trt_widget.phases import PATH_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["GRACE_S", "SCENARIOS", "Known", "Scenario", "known", "make_models", "pairs_of"]
+__all__ = ["GRACE_S", "SCENARIOS", "Scenario", "counts_of", "make_models", "pairs_of"]
 
 #: ``configure=`` of all builds, as the command line names it.
 CONFIGURE: Final = "tests.models:configure_by_name"
@@ -31,8 +32,6 @@ GRACE_S: Final = 0.3
 #: The outermost phase of tensorrt_rtx, and the one in which it is silent for seconds.
 ROOT: Final = "Building engine"
 SILENT: Final = "Determining refit engines"
-#: What :func:`tests.models.configure_flood` replays.
-FLOOD_CALLBACKS: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ class Scenario:
         What must be said about its end, beside the outcome.
     brief
         Whether it is over before all surfaces have shown a phase.
+    callbacks
+        How many recorded callbacks are replayed, at 50,000 a second.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Scenario:
     ended_by: frozenset[str] = frozenset({"completed"})
     says: tuple[str, ...] = ()
     brief: bool = False
+    callbacks: int = 0
 
     @property
     def model(self) -> str:
@@ -93,8 +95,10 @@ CRASH = Scenario(
     ended_by=frozenset({"crashed"}),
     says=("The process that built crash.onnx crashed", "SIGSEGV"),
 )
-FLOOD = Scenario("flood", "succeeded", 0, roots=frozenset({ROOT, FLOOD_ROOT}))
+FLOOD = Scenario("flood", "succeeded", 0, roots=frozenset({ROOT, FLOOD_ROOT}), callbacks=50_000)
 SCENARIOS: Final = (SUCCESS, FAILURE, GAP, CRASH, FLOOD)
+#: For a reader that does not read for two seconds.
+LONG_FLOOD = replace(FLOOD, name="long-flood", callbacks=100_000)
 #: What shows that a surface still works: not one of the five, and quick.
 NEXT = Scenario("next", "succeeded", 0, brief=True)
 
@@ -108,38 +112,21 @@ def make_models(folder: Path) -> None:
         (GAP, models.transformer(48)),
         (CRASH, models.mlp(first="crash")),
         (FLOOD, models.mlp(first="flood")),
+        (LONG_FLOOD, models.mlp(first="long flood")),
         (NEXT, models.mlp()),
     ):
         onnx.save(made, str(folder / scenario.model))
 
 
-@dataclass
-class Known:
-    """What is true of the phases, from a tree that no surface has touched.
-
-    Attributes
-    ----------
-    pairs
-        Name of the parent (None for an outermost phase) and of the phase.
-    counts
-        Instances of each path of the flood.
-    """
-
-    pairs: set[tuple[str | None, str]] = field(default_factory=set)
-    counts: dict[tuple[str, ...], int] = field(default_factory=dict)
-
-
 @cache
-def known() -> Known:
-    """Fold the recorded callbacks and those of a real build."""
-    tree = PhaseTree()
-    tree.apply(flood_events(FLOOD_CALLBACKS))
-    build = Build(models.mlp().SerializeToString(), executor="process").start()
+def counts_of(scenario: Scenario) -> dict[tuple[str, ...], int]:
+    """Count the instances of each path: without code of ours, and of a build in this process."""
+    flood = last_state(flood_events(scenario.callbacks)) if scenario.callbacks else {}
+    counts = {tuple(path.split(PATH_SEPARATOR)): count for path, (count, *_) in flood.items()}
+    build = Build(models.mlp().SerializeToString(), executor="thread").start()
     build.wait()
-    counts = {node.path: node.count for node in [*tree.walk(), *build.tree.walk()]}
-    assert counts[FLOOD_ROOT,] > 1
-    assert max(counts.values()) > FLOOD_CALLBACKS // 10
-    return Known(pairs_of(counts), counts)
+    assert sum(counts.values()) >= scenario.callbacks / 10
+    return counts | {node.path: node.count for node in build.tree.walk()}
 
 
 def pairs_of(paths: Iterable[tuple[str, ...]]) -> set[tuple[str | None, str]]:
