@@ -1259,27 +1259,30 @@ class Build:
             self._set_origin(executor.origin)
             if "running" in self.entered_at:
                 self._enter_running()
-        hello = events[0] if events else None
-        if isinstance(hello, StreamStarted):
-            events.pop(0)
-            self.name = self._own_name or hello.model or self.name
-            self.backend = executor.told_backend(hello)
-            told = StreamStarted(0.0, self.name, self.backend.name, self.backend.version)
-            if self._news and isinstance(self._news[0], StreamStarted):
-                self._news.popleft()  # nobody has heard the first one yet
-            self._news.appendleft(told)
-            if executor.begins_again(hello):
-                self.tree.apply([PhaseTree().snapshot()])
-                self._build_log = BuildLog()
-                self._printed = ""
-                self._facts.clear()
-                self._estimate = Estimate(0.0)
-                if self._status != "pending":
-                    self._news.append(self._last_status)
+        while events and isinstance(events[0], StreamStarted):
+            self._begin_elsewhere(executor, events[0])
+            del events[0]
         if executor.cancelling_at is not None and self._reason is None:
             self._reason = executor.cancel_reason
             self._cancel_time = self._origin + executor.cancelling_at
             self._advance("cancelling", self._reason, time=executor.cancelling_at)
+
+    def _begin_elsewhere(self, executor: FollowedExecutor, hello: StreamStarted) -> None:
+        """Take the beginning of a followed stream; the caller holds the lock."""
+        self.name = self._own_name or hello.model or self.name
+        self.backend = executor.told_backend(hello)
+        told = StreamStarted(0.0, self.name, self.backend.name, self.backend.version)
+        if self._news and isinstance(self._news[0], StreamStarted):
+            self._news.popleft()  # nobody has heard that one yet
+        self._news.appendleft(told)
+        if executor.begins_again(hello):
+            self.tree.apply([PhaseTree().snapshot()])
+            self._build_log = BuildLog()
+            self._printed = ""
+            self._facts.clear()
+            self._estimate = Estimate(0.0)
+            if self._status != "pending":
+                self._news.append(self._last_status)
 
     def _look_back(self, events: list[Event]) -> None:
         """Ask the history as soon as the network is known; without the lock, it reads a file."""
