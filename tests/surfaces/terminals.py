@@ -178,6 +178,7 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no threads matter before exec
         )
         os.close(theirs)
+        self._closed = False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -185,7 +186,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._ours, 65536)
-            except OSError:  # Linux says so at the end
+            except OSError:  # Linux says so at the end; or we have hung up
                 return
             if not data:
                 return
@@ -237,6 +238,12 @@ class Terminal:
         """Type."""
         os.write(self._ours, keys.encode())
 
+    def hang_up(self) -> None:
+        """Close the window."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._ours)
+
     def end(self, timeout: float = 60.0) -> int:
         """Wait until the program has ended; give its exit code."""
         code = self.process.wait(timeout)
@@ -249,4 +256,4 @@ class Terminal:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10.0)
         self._thread.join(5.0)
-        os.close(self._ours)
+        self.hang_up()

@@ -420,6 +420,24 @@ def test_lines_end_with_their_reader_and_the_build_goes_on(files: Path, tmp_path
     assert (tmp_path / "e").exists()
 
 
+@pytest.mark.parametrize("closed", [[1], [2], [0, 1, 2]])
+def test_a_build_without_standard_streams(closed: list[int], files: Path, tmp_path: Path) -> None:
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    process = start(
+        *("build", str(files / "mlp.onnx"), "-o", "e", "--events=e.jsonl"),
+        folder=tmp_path,
+        preexec_fn=close,  # runs between fork and exec
+    )
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert (b"succeeded" in out) == (1 not in closed)
+    assert (tmp_path / "e").exists()
+    assert events_of((tmp_path / "e.jsonl").read_bytes())[-1].kind == "end"
+
+
 def test_the_schema_is_printed(tmp_path: Path) -> None:
     done = run("schema", folder=tmp_path)
     assert done.returncode == 0
@@ -532,6 +550,33 @@ def test_ctrl_c_in_a_terminal_says_that_it_cancels(
     assert any(re.search(r"gap\.onnx: cancelled after \d", line) for line in lines)
     assert any("build process" in line for line in lines)
     assert any(re.search(r"Determining refit engines +─+ +cancelled", line) for line in lines)
+
+
+def test_a_terminal_that_is_closed_cancels(
+    files: Path, tmp_path: Path, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal("build", str(files / "resnet50.onnx"), *SLOWLY, "--events=e.jsonl")
+    shown.wait_for("Cloning network graph ━")
+    shown.hang_up()
+    assert shown.end() == 130
+    last = events_of((tmp_path / "e.jsonl").read_bytes())[-1]
+    assert isinstance(last, BuildEnded)
+    assert last.status == "cancelled"
+    assert [path.name for path in tmp_path.iterdir()] == ["e.jsonl"]
+
+
+def test_a_build_that_waits_says_for_whom_and_can_be_cancelled(
+    files: Path, terminal: Callable[..., Terminal]
+) -> None:
+    first = terminal("build", str(files / "resnet50.onnx"), *SLOWLY, "--exclusive")
+    first.wait_for("Cloning network graph ━")
+    second = terminal("build", str(files / "mlp.onnx"), "--exclusive", columns=120)
+    second.wait_for("Waits for resnet50.onnx in process")
+    second.send("\x03")
+    assert second.end() == 130
+    assert "mlp.onnx: cancelled after" in "\n".join(second.seen)
+    first.send("\x03")
+    assert first.end() == 130
 
 
 def test_a_build_that_succeeds_leaves_its_phases(

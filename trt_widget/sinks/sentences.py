@@ -71,7 +71,7 @@ def outlook(build: Build) -> str:
         return ""
     if build.exceeded and build.expected_s is not None:
         return f"takes longer than the expected {duration(build.expected_s)}"
-    parts = [f"{build.progress:.0%}"]
+    parts = [f"{int(100 * build.progress)}%"]  # 100 % is the end
     if build.eta_s is not None:
         parts.append(f"about {_rough(build.eta_s)} left")
     text = ", ".join(parts)

@@ -409,14 +409,14 @@ class Bars:
 def _shape(width: int, longest: int) -> _Shape:
     """Share the columns out; where there are too few, the steps go first, then bar and time."""
     time, steps = 10, 11
-    count = 7  # what follows the time, where a phase came several times
     label = min(longest, 60)
     for least_label, parts, with_bar in (
         (24, (steps, time), True),
         (_LEAST_LABEL, (0, time), True),
         (_LEAST_LABEL, (0, time), False),
     ):
-        fixed = sum(part + 1 for part in parts if part) + count
+        # With the steps there is room for how often a phase came, too: it follows the time.
+        fixed = sum(part + 1 for part in parts if part) + (7 if parts[0] else 0)
         room = width - fixed - (1 + _SHORT_BAR if with_bar else 0)
         if room >= min(label, least_label):
             wide = min(label, room)

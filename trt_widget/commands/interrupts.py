@@ -1,0 +1,126 @@
+"""Ctrl-C and other signals while a command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time as clock
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from trt_widget.commands.views import CANCELLED, Nothing, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trt_widget.build import Build
+    from trt_widget.commands.views import View
+
+__all__ = ["LOOK_S", "Interrupts", "leave_at_once"]
+
+#: Seconds between two looks of the main thread.
+LOOK_S = 0.1
+#: Two signals within this time are one: wrappers pass on what the terminal has sent them both.
+_ONE_SIGNAL_S = 0.3
+#: Seconds that a build which is being killed may take to end.
+_KILL_S = 3.0
+_CANCELLING = "Cancelling at the next step… (Ctrl-C again ends it at once)"
+_NOBODY_LISTENS = "That build does not listen here, and goes on. Ctrl-C again leaves it."
+
+
+class Interrupts:
+    """Installs handlers of signals while a build runs, and waits for its end.
+
+    The first asks it to stop, the second ends it: a build of ours by killing its process, one that
+    is followed by leaving it. Handlers set flags; everything else is done by :meth:`wait`.
+    """
+
+    def __init__(self, build: Build, view: View, *, followed: bool = False) -> None:
+        self.killed = False
+        self._build = build
+        self._view = view
+        self._followed = followed
+        self._asked = False
+        self._told = False
+        self._last = -_ONE_SIGNAL_S
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:  # noqa: PYI034 - typing.Self came with Python 3.11
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
+                self._install(name, self._on_signal)
+            self._install("SIGTSTP", self._on_stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _install(self, name: str, handler: Callable[[int, object], None]) -> None:
+        number = getattr(signal, name, None)
+        # What is ignored (nohup, a job in the background of a script) stays ignored.
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            self._before[number] = signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        now = clock.monotonic()
+        if self._asked and now - self._last > _ONE_SIGNAL_S:
+            self.killed = True
+        self._last = now
+        self._asked = True
+
+    def _on_stop(self, number: int, _frame: object) -> None:
+        """Ctrl-Z: leave the terminal in order, stop, and draw again when it goes on."""
+        self._view.pause()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.signal(number, self._on_stop)
+        self._view.resume()
+
+    def wait(self) -> bool:
+        """Wait until the build has ended, and do what the signals ask for.
+
+        Returns
+        -------
+        bool
+            Whether it has ended; it may not have, where it was to be ended at once.
+        """
+        build, left = self._build, 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                build.wait_ended(LOOK_S)
+                return True
+            if self._asked and not self._told:
+                self._told = True
+                self._ask()
+            if self.killed:
+                if self._followed or build.executor != "process":
+                    return False  # a thread cannot be ended
+                if not left:
+                    left = clock.monotonic() + _KILL_S
+                    _kill(build)
+                elif clock.monotonic() > left:
+                    return False
+
+    def _ask(self) -> None:
+        self._view.cancelling = _CANCELLING
+        asked = self._build.request_cancel("interrupt")
+        if isinstance(self._view, Nothing):
+            say(_CANCELLING if asked else _NOBODY_LISTENS)
+        elif not asked and self._build.result is None:
+            self._view.notice = _NOBODY_LISTENS
+
+
+def _kill(build: Build) -> None:
+    """End the process that builds, without a grace."""
+    executor = build._executor  # noqa: SLF001 - what leaving the interpreter does, too
+    if executor is not None:
+        executor.abandon()
+
+
+def leave_at_once(view: View) -> NoReturn:
+    """Leave although a thread builds: it cannot be ended otherwise."""
+    view.pause()
+    say("Left at once.")
+    os._exit(CANCELLED)

@@ -1,0 +1,123 @@
+"""What people see of a command: a view of the build, sentences, and the exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from trt_widget.errors import ExtraMissing, OptionError
+
+if TYPE_CHECKING:
+    from trt_widget.build import Build
+    from trt_widget.errors import BuildError
+
+__all__ = [
+    "CANCELLED",
+    "FAILED",
+    "SUCCEEDED",
+    "UNKNOWN",
+    "USAGE",
+    "Nothing",
+    "View",
+    "complain",
+    "make_view",
+    "or_nowhere",
+    "outcome",
+    "say",
+]
+
+#: The exit codes.
+SUCCEEDED, FAILED, USAGE, UNKNOWN, CANCELLED = 0, 1, 2, 3, 130
+
+
+class View(Protocol):
+    """Shows a build: bars, lines or nothing."""
+
+    cancelling: str
+    notice: str
+
+    def start(self) -> None:
+        """Begin."""
+
+    def close(self) -> None:
+        """Show the end."""
+
+    def pause(self) -> None:
+        """Leave the terminal to others."""
+
+    def resume(self) -> None:
+        """Take it back."""
+
+
+class Nothing:
+    """Shows nothing."""
+
+    cancelling = notice = ""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    close = pause = resume = start
+
+
+def make_view(build: Build, out: TextIO, progress: str) -> View:
+    """Make the view that ``--progress`` asks for.
+
+    Raises
+    ------
+    OptionError
+        Bars were asked for where there can be none.
+    """
+    from trt_widget.sinks.lines import Lines
+    from trt_widget.sinks.terminal import Bars, can_draw
+
+    if progress == "none":
+        return Nothing()
+    if progress != "lines":
+        try:
+            if can_draw(out):
+                return Bars(build, out)
+        except ExtraMissing as error:
+            if progress == "bars":
+                raise OptionError(f"--progress bars: {error.cause}", error.remedy) from error
+            say(f"Plain lines, since rich is not installed: {error.remedy}", out)
+        if progress == "bars":
+            raise OptionError(
+                "--progress bars needs a terminal that can move its cursor.",
+                "Leave it out: lines are written elsewhere.",
+            )
+    return Lines(build, out)
+
+
+def outcome(build: Build, *, saved: bool) -> int:
+    """Say why it failed, if it did, and give the exit code."""
+    result = build.result
+    if result is None:
+        return UNKNOWN
+    if result.status == "failed" and result.error is not None:
+        complain(result.error)
+    code = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
+    found = code.get(result.status, UNKNOWN)
+    return FAILED if found == SUCCEEDED and not saved else found
+
+
+def complain(error: BuildError) -> None:
+    """Say what is wrong, by what that is known, and what to do."""
+    from trt_widget.sinks.sentences import explained
+
+    say(explained(error))
+
+
+def say(text: str, out: TextIO | None = None) -> None:
+    """Write a line, to stderr by default."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr if out is None else out, flush=True)
+
+
+def or_nowhere(stream: TextIO | None, stack: contextlib.ExitStack) -> TextIO:
+    """Give a stream, or one to nowhere: a process may have been started without it."""
+    if stream is not None:
+        return stream
+    return stack.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123 - no path
