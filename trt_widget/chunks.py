@@ -456,6 +456,8 @@ class _News:
             node, told = change.node, change.told
             told.closed, told.total_s = node.count - node.open_count, node.total_s
             told.running = change.opening
+            # Another of that path may be open, and has its turn later.
+            told.held = bool(node.open_count) and not change.opening
         return chosen
 
 
@@ -472,7 +474,8 @@ def _changes(node: PhaseNode, told: _Told, *, unwinding: bool) -> Iterator[_Chan
             yield _Change(node, told, time - spent, must=True, opening=True)
         yield _Change(node, told, time, ended, must=must or told.running)
     elif node.open_count and not told.running:
-        yield _Change(node, told, node.started, ended + 1, opening=True)
+        since = min(instance.start for instance in node.instances)
+        yield _Change(node, told, since, ended + 1, opening=True)
 
 
 def _order(change: _Change) -> tuple[float, bool, int]:

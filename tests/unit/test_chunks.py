@@ -225,6 +225,32 @@ def test_a_long_phase_that_nobody_saw_open_is_told_to_have_opened() -> None:
     assert told(chunks) == [("root", "running"), ("long", "running"), ("long", "done")][1:]
 
 
+def test_one_that_is_open_behind_one_that_has_ended_is_told() -> None:
+    build = Scripted(interval=1e9)
+    build.at(0.0, start(0.0, "root"), *[run(0.0, f"p{i}", "root", 1, 0.0) for i in range(BURST)])
+    chunks = build.at(
+        4.0, start(1.0, "long", "root"), PhaseFinished(2.5, "long"), start(2.6, "long", "root")
+    )
+    assert told(chunks) == [("long", "running"), ("long", "done")]
+    assert told(build.at(4.1)) == [("long", "running")]
+    assert told(build.end(5.0)) == [("long", "done"), ("root", "done"), (None, "succeeded")]
+
+
+def test_the_oldest_of_those_that_are_open_makes_a_path_long() -> None:
+    build = Scripted(interval=1e9)
+    build.at(0.0, start(0.0, "root"), *[run(0.0, f"p{i}", "root", 1, 0.0) for i in range(BURST)])
+    events: list[Event] = [PhaseStarted(0.1, "lane", "root", 1, thread=1)]
+    for index in range(10):
+        now = 0.2 + index * 0.1
+        events += [
+            PhaseStarted(now, "lane", "root", 1, thread=2),
+            PhaseFinished(now + 0.05, "lane", thread=2),
+        ]
+    events.append(PhaseStarted(1.25, "lane", "root", 1, thread=2))
+    (chunk,) = build.at(1.3, *events)
+    assert (chunk["phase"], chunk["status"], chunk["count"]) == ("lane", "running", 11)
+
+
 def test_what_was_told_to_run_is_told_to_have_ended() -> None:
     for seed in range(5):
         build, chunks = flooded(10, 37 + seed)
