@@ -22,7 +22,7 @@ NAMES = (
     *("callback", "build", "rates", "import", "click", "extra"),
     *("busy", "startup", "gap", "latency", "flood", "engine"),
     *("progress", "timeline"),
-    *("sse", "terminal"),
+    *("sse", "terminal", "surfaces"),
 )
 PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
 
@@ -72,11 +72,19 @@ def main() -> int:
     options = parse()
     # As for a user, but these builds are no experience for later ones.
     os.environ["TRT_WIDGET_HISTORY"] = str(Path(tempfile.mkdtemp(prefix="bench-")) / "history")
-    from tests.bench import executors, figures, progress, surfaces, surfaces_http, timeline
+    from tests.bench import (
+        executors,
+        figures,
+        progress,
+        surfaces,
+        surfaces_cost,
+        surfaces_http,
+        timeline,
+    )
     from tests.bench.figures import say
 
     measure = figures.FIGURES | executors.FIGURES | progress.FIGURES | timeline.FIGURES
-    measure |= surfaces_http.FIGURES | surfaces.FIGURES
+    measure |= surfaces_http.FIGURES | surfaces.FIGURES | surfaces_cost.FIGURES
 
     started = time.monotonic()
     print(header(), flush=True)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bench import executors, figures, progress, surfaces, surfaces_http, timeline
+from tests.bench import (
+    executors,
+    figures,
+    progress,
+    surfaces,
+    surfaces_cost,
+    surfaces_http,
+    timeline,
+)
 from tests.bench.__main__ import NAMES, header, parse
 from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
@@ -40,6 +48,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
             *progress.FIGURES,
             *timeline.FIGURES,
             *surfaces.FIGURES,
+            *surfaces_cost.FIGURES,
             *surfaces_http.FIGURES,
         ]
     )
