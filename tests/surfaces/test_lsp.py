@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLOWLY = ("--configure", "tests.models:configure_slowly")
+LOG = types.WINDOW_LOG_MESSAGE
 INVALID, FAILED, CANCELLED = -32602, -32803, -32800
 #: What nobody should name a phase: a terminal's sequences, lines, a link, a right-to-left mark.
 HOSTILE = "\x1b[31mred\x07\r\n[click](command:evil) \u202etxt.exe \ud800 " + "long" * 500
@@ -516,25 +517,27 @@ def test_a_flood(folder: Path) -> None:
 
 def test_a_client_that_stops_reading_can_cancel() -> None:
     with Wire(*SLOWLY) as wire:
-        wire.initialize(workDoneProgress=True)
-        assert wire.process.stdout is not None
-        if sys.platform == "linux":
-            import fcntl
-
-            # Full after a page: the server's writes block soon.
-            fcntl.fcntl(wire.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        wire.initialize()
         number = wire.execute("trtWidget.build", resnet(), workDoneToken="own")
         server = psutil.Process(wire.process.pid)
         wait_for(server.children)
-        time.sleep(3.0)  # no condition can be seen: nobody reads
-        # One that fills the pipe by itself.
-        for _ in range(20):
-            wire.execute("x" * 1_000)
         builder = server.children(recursive=True)
+        # More answers than the pipe and the backlog hold, and none of them is read.
+        last = [wire.execute("x" * 1_000) for _ in range(200)][-1]
+        time.sleep(2.0)
         assert alive(builder)
         wire.message({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": number}})
         wait_for(lambda: not alive(builder))
-        assert wire.answer(number)["error"]["code"] == CANCELLED
+        messages = [wire.read()]
+        while messages[-1].get("id") != number:
+            messages.append(wire.read())
+        assert messages[-1]["error"]["code"] == CANCELLED
+        (line,) = (one["params"]["message"] for one in messages if one.get("method") == LOG)
+        assert line.startswith("light_resnet50.onnx: cancelled after ")
+        full = next(at for at, one in enumerate(messages) if one.get("id") == last)
+        late = [one["params"] for one in messages[full:] if one.get("method") == "$/progress"]
+        assert {one["value"]["kind"] for one in late} <= {"begin", "end"}
+        assert (late[-1]["token"], late[-1]["value"]["kind"]) == ("own", "end")
         assert wire.answer(wire.request("shutdown"))["result"] is None
 
 

@@ -301,6 +301,22 @@ def test_a_child_waits_for_its_parents_token() -> None:
     assert {one.text for one in ends} == {"cancelled"}
 
 
+def test_many_phases_at_once_share_the_tokens() -> None:
+    look = Look()
+    names = [f"layer {index}" for index in range(60)]
+    look.tree.apply([PhaseStarted(0.0, name, None, 9, thread) for thread, name in enumerate(names)])
+    for index in range(100):
+        now = 1.0 + index * LOOK_S
+        look.tree.apply([StepCompleted(now, name, index % 9) for name in names])
+        if index >= 30 and look.tokens.open:
+            name = look.titles[look.tokens.open[0]].removeprefix("net: ")
+            look.tree.apply([PhaseFinished(now, name)])
+        messages = look.at(now)
+        assert len(look.tokens.open) <= MAX_TOKENS
+        assert len([one for one in messages if one.kind != "begin"]) <= MAX_MESSAGES
+    assert len(look.titles) == 60  # each had its turn
+
+
 def test_a_client_that_answers_nothing_is_asked_a_few_times() -> None:
     tree, tokens = PhaseTree(), Tokens("net", "t")
     asked = 0
