@@ -214,7 +214,7 @@ def test_usage_errors_say_what_to_do(
     assert [path.name for path in here.iterdir() if path.name != "M"] == []
 
 
-@pytest.mark.parametrize("command", ["build", "watch", "schema", "serve", "lsp"])
+@pytest.mark.parametrize("command", ["build", "watch", "schema", "serve", "lsp", "mcp"])
 def test_help_needs_no_extra(command: str) -> None:
     # The modules of the extras can't be imported there.
     code = (
@@ -709,6 +709,19 @@ def test_watch_shows_a_recording(model: str, code: int, files: Path, tmp_path: P
     assert f"{model}.onnx: {word} after".encode() in done.stdout
     if code:
         assert b"TensorRT does not know the operator Nope" in done.stderr
+
+
+def test_watch_does_not_know_how_a_recording_without_an_end_ended(
+    files: Path, tmp_path: Path
+) -> None:
+    arguments = ("build", str(files / "mlp.onnx"), "--events=e.jsonl", "--progress=none")
+    assert run(*arguments, folder=tmp_path).returncode == 0
+    events = tmp_path / "e.jsonl"
+    whole = events.read_bytes().splitlines(keepends=True)
+    events.write_bytes(b"".join(text for text in whole if b'"succeeded"' not in text)[:-5])
+    done = run("watch", "e.jsonl", "--no-wait", folder=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert b"the outcome is not known" in done.stdout
 
 
 def test_watch_reads_a_pipe(files: Path, tmp_path: Path) -> None:

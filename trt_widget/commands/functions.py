@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 from importlib import import_module
@@ -33,9 +34,10 @@ def load_function(name: str) -> Callable[..., Any]:
             "Write MODULE:FUNCTION, such as my_options:configure for the function configure in "
             "my_options.py.",
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    with contextlib.suppress(OSError):  # it may have been removed
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
     try:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:

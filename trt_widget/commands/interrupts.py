@@ -26,6 +26,7 @@ _ONE_SIGNAL_S = 0.3
 #: Seconds that a build which is being killed may take to end.
 _KILL_S = 3.0
 _CANCELLING = "Cancelling at the next step… (Ctrl-C again ends it at once)"
+_ASKED = "Asked to stop at its next step… (Ctrl-C again only leaves it)"
 _NOBODY_LISTENS = "That build does not listen here, and goes on. Ctrl-C again leaves it."
 
 
@@ -104,10 +105,10 @@ class Interrupts:
                     return False
 
     def _ask(self) -> None:
-        self._view.cancelling = _CANCELLING
+        said = self._view.cancelling = _ASKED if self._followed else _CANCELLING
         asked = self._build.request_cancel("interrupt")
         if isinstance(self._view, Nothing):
-            say(_CANCELLING if asked else _NOBODY_LISTENS)
+            say(said if asked else _NOBODY_LISTENS)
         elif not asked and self._build.result is None:
             self._view.notice = _NOBODY_LISTENS
 

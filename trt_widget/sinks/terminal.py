@@ -192,16 +192,20 @@ class Bars:
     # ------------------------------------------------------------------ on the thread
 
     def _run(self) -> None:
-        while not self._closing:
+        try:
+            while not self._closing:
+                with self._lock:
+                    if not self._paused:
+                        columns, lines = self._size()
+                        self._keep_apart(columns)
+                        self._draw(self.picture(columns, lines))
+                self._wake.wait(TICK_S)
+                self._wake.clear()
             with self._lock:
-                if not self._paused:
-                    columns, lines = self._size()
-                    self._keep_apart(columns)
-                    self._draw(self.picture(columns, lines))
-            self._wake.wait(TICK_S)
-            self._wake.clear()
-        with self._lock:
-            self._finish()
+                self._finish()
+        finally:
+            # Whatever happened: the terminal is somebody's.
+            self._write(f"{_FIRST_SCREEN if self._apart else ''}{_WRAP}{_SHOW}")
 
     def _size(self) -> tuple[int, int]:
         """Give columns and lines of the terminal."""
@@ -240,7 +244,8 @@ class Bars:
         # A line above may have been cut where we began: what comes must not be its end.
         back = _FIRST_SCREEN if self._apart else ""
         gap = "\r\n" if self._was_apart else ""
-        self._write(f"{_NO_WRAP}{back}\r{_BELOW}{gap}{body}{_WRAP}{_SHOW}")
+        self._apart = False
+        self._write(f"{_NO_WRAP}{back}\r{_BELOW}{gap}{body}")
 
     def _encoded(self, lines: list[Text]) -> str:
         console = self._console
