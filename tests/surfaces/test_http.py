@@ -296,8 +296,9 @@ def test_a_client_that_has_had_the_end_is_sent_away_for_good(server: Served) -> 
     # Who has lost the last batch gets it.
     assert [sent.kind for sent in server.watch(build, after=last - 1)] == ["snapshot", "end"]
     # An id that is none of ours is one of somebody who knows nothing.
-    strange = server.client.get(address, headers={"Last-Event-ID": "x"})
-    assert [sent.kind for sent in parse(strange.text.splitlines())] == ["snapshot", "end"]
+    for strange in ("x", "-1", "9" * 5000):
+        answer = server.client.get(address, headers={"Last-Event-ID": strange})
+        assert [sent.kind for sent in parse(answer.text.splitlines())] == ["snapshot", "end"]
 
 
 def test_a_stream_without_news_has_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,6 +437,9 @@ def test_options_of_an_upload_are_checked_before_it(server: Served) -> None:
         answer = server.client.post("/builds", params={"options": options}, content=b"model")
         assert answer.status_code == 422
         assert word in problem_in(answer)["cause"]
+    form = server.client.post("/builds", files={"model": b"model"})
+    assert form.status_code == 415
+    assert "--data-binary" in problem_in(form)["remedy"]
     empty = server.client.post("/builds", content=b"")
     assert "empty" in problem_in(empty)["cause"]
     assert scratch_of(server) == []
@@ -684,7 +688,11 @@ def test_what_it_cannot_do(root: Path, server: Served) -> None:
     code, out, said = run_serve("--root", str(root / "nothing"), "--port", "0")
     assert (code, out) == (2, "")
     assert "not a folder" in said
-    for wrong, word in (("--max-upload=much", "500M"), ("--keep=0", "1 or more")):
+    for wrong, word in (
+        ("--max-upload=much", "500M"),
+        ("--keep=0", "1 or more"),
+        ("--timeout=-1", "timeout"),
+    ):
         code, _, said = run_serve(wrong)
         assert code == 2
         assert word in said

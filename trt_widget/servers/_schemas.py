@@ -161,6 +161,7 @@ MEANINGS: Final = {
     408: "Nothing came for too long.",
     409: "The build has no engine (yet).",
     413: "The body is larger than this server takes.",
+    415: "The body is a form.",
     422: "What is asked for cannot be.",
     429: "Too many builds, uploads or streams: come again after `Retry-After` seconds.",
     503: "The server is about to end.",

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = [
-    "EmptyError",
-    "Scratch",
-    "TooLargeError",
-    "TooSlowError",
-    "UnwritableError",
-    "discard",
-    "save_stream",
-]
+__all__ = ["BodyError", "Scratch", "discard", "save_stream", "too_large"]
 
 #: Bytes that are gathered before they are written, on a thread.
 _PIECE: Final = 1 << 20
@@ -36,20 +28,40 @@ _PIECE: Final = 1 << 20
 STALL_S: Final = 60.0
 
 
-class EmptyError(Exception):
-    """A body without a byte."""
+class BodyError(Exception):
+    """A body that is not taken.
+
+    Parameters
+    ----------
+    status
+        Of the answer.
+    cause, remedy
+        As of all errors here.
+    """
+
+    def __init__(self, status: int, cause: str, remedy: str) -> None:
+        super().__init__(cause)
+        self.status = status
+        self.cause = cause
+        self.remedy = remedy
 
 
-class TooLargeError(Exception):
-    """A body of more bytes than are taken."""
+def too_large(limit: int) -> BodyError:
+    """Make the error of a body of more bytes than are taken."""
+    return BodyError(
+        413,
+        f"The body is larger than the {limit:,} bytes that this server takes.",
+        "Put the model below the server's folder and name it, or start the server with a larger "
+        "--max-upload.",
+    )
 
 
-class TooSlowError(Exception):
-    """A body of which nothing has come for too long."""
-
-
-class UnwritableError(Exception):
-    """A file that cannot be written: the disk is full, as a rule."""
+def _unwritable(error: OSError) -> BodyError:
+    return BodyError(
+        507,
+        f"The model could not be kept: {error.strerror}.",
+        "Free some space in the server's folder for temporary files.",
+    )
 
 
 class Scratch:
@@ -84,14 +96,14 @@ class Scratch:
 
         Raises
         ------
-        UnwritableError
+        BodyError
             It cannot be made.
         """
         folder = self.path / secrets.token_hex(8)
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise UnwritableError(error.strerror) from error
+            raise _unwritable(error) from error
         return folder
 
     def close(self) -> None:
@@ -119,10 +131,8 @@ async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> N
 
     Raises
     ------
-    EmptyError, TooLargeError, TooSlowError
-        No bytes, more than ``limit``, or nothing for :data:`STALL_S` seconds.
-    UnwritableError
-        The disk is full.
+    BodyError
+        No bytes, more than ``limit``, nothing for :data:`STALL_S` seconds, or a full disk.
     """
     size = 0
     piece = bytearray()
@@ -131,16 +141,16 @@ async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> N
             async for chunk in _in_time(chunks):
                 size += len(chunk)
                 if size > limit:
-                    raise TooLargeError
+                    raise too_large(limit)
                 piece += chunk
                 if len(piece) >= _PIECE:
                     await asyncio.to_thread(file.write, piece)
                     piece = bytearray()
             await asyncio.to_thread(file.write, piece)
     except OSError as error:
-        raise UnwritableError(error.strerror) from error
+        raise _unwritable(error) from error
     if size == 0:
-        raise EmptyError
+        raise BodyError(422, "The body is empty.", "Send an ONNX model, or application/json.")
 
 
 async def _in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -150,7 +160,7 @@ async def _in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except asyncio.TimeoutError:
-            raise TooSlowError from None
+            raise BodyError(408, "Nothing more came of the body.", "Send it in one go.") from None
         yield chunk
 
 

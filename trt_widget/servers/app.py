@@ -40,14 +40,7 @@ from trt_widget.servers._schemas import (
     describe_interface,
 )
 from trt_widget.servers._sse import EventStream
-from trt_widget.servers._uploads import (
-    EmptyError,
-    TooLargeError,
-    TooSlowError,
-    UnwritableError,
-    discard,
-    save_stream,
-)
+from trt_widget.servers._uploads import BodyError, discard, save_stream, too_large
 from trt_widget.servers.builds import RequestError, describe
 
 if TYPE_CHECKING:
@@ -70,6 +63,8 @@ _LONGEST_PAUSE_S: Final = 1.0
 _DISCARD: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _PIECE: Final = 1 << 20
+#: Digits of a number of a batch; Python refuses to read thousands of them.
+_LONGEST_ID: Final = 20
 
 _STATIC: Final = Path(__file__).with_name("static")
 _PAGE_POLICY: Final = (
@@ -174,7 +169,7 @@ class _Server:
         async for chunk in _body_of(request, MAX_JSON):
             body += chunk
             if len(body) > MAX_JSON:
-                raise TooLargeError
+                raise too_large(MAX_JSON)
         asked = _validated(BuildRequest, bytes(body))
         options = asked.options.model_dump(exclude_unset=True) if asked.options else None
         path = await run_in_threadpool(self.builds.resolve, asked.model)
@@ -182,8 +177,16 @@ class _Server:
             raise HTTPException(404, f"There is no file {asked.model!r:.200} below the root.")
         return await run_in_threadpool(self.builds.start, path, options, name=asked.name)
 
-    async def start_upload(self, request: Request, options: str | None, name: str | None) -> Entry:
+    async def start_upload(
+        self, request: Request, kind: str, options: str | None, name: str | None
+    ) -> Entry:
         """Take a model and start it; its file goes when the build is forgotten."""
+        if kind.startswith("multipart/"):
+            raise BodyError(
+                415,
+                "The body is a form, not a model.",
+                "Send the model itself as the body: curl --data-binary @model.onnx.",
+            )
         wanted = None
         if options is not None:
             wanted = _validated(Options, options.encode()).model_dump(exclude_unset=True)
@@ -225,7 +228,7 @@ def _body_of(request: Request, limit: int) -> AsyncIterator[bytes]:
     """Give the body's pieces, if it does not say itself that it is too large."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
-        raise TooLargeError
+        raise too_large(limit)
     return request.stream()
 
 
@@ -348,7 +351,7 @@ def _add_start(app: FastAPI, server: _Server) -> None:
         "/builds",
         status_code=201,
         response_model=Status,
-        responses=answers(404, 408, 413, 422, 429, 503, 507),
+        responses=answers(404, 408, 413, 415, 422, 429, 503, 507),
         openapi_extra=START_BODY,
         summary="Start a build",
     )
@@ -368,34 +371,11 @@ def _add_start(app: FastAPI, server: _Server) -> None:
             if kind == "application/json":
                 entry = await server.start_model(request)
             else:
-                entry = await server.start_upload(request, options, name)
-        except TooLargeError:
-            limit = MAX_JSON if kind == "application/json" else server.max_upload
-            said = problem(
-                413,
-                f"The body is larger than the {limit:,} bytes that this server takes.",
-                "Put the model below the server's folder and name it, or start the server with a "
-                "larger --max-upload.",
-            )
-            return _Refusal(said, request)
-        except EmptyError:
-            return problem(
-                422, "The body is empty.", "Send an ONNX model, or JSON as application/json."
-            )
-        except (TooSlowError, ClientDisconnect):
-            return problem(
-                408,
-                "Nothing more came of the body.",
-                "Send it without pauses.",
-                headers={"connection": "close"},
-            )
-        except UnwritableError as error:
-            said = problem(
-                507,
-                f"The model could not be kept: {error}.",
-                "Free some space in the server's folder for temporary files.",
-            )
-            return _Refusal(said, request)
+                entry = await server.start_upload(request, kind, options, name)
+        except BodyError as error:
+            return _Refusal(problem(error.status, error.cause, error.remedy), request)
+        except ClientDisconnect:
+            return Response(status_code=408)  # to nobody
         location = {"Location": f"/builds/{entry.id}"}
         status = await run_in_threadpool(server.status, entry)
         return JSONResponse(status, 201, location)
@@ -464,7 +444,8 @@ def _add_events(app: FastAPI, server: _Server) -> None:
             raise HTTPException(429, f"{MAX_STREAMS} streams are open, which is all.")
         after = None
         if last_event_id is not None:
-            after = int(last_event_id) if last_event_id.isdecimal() else 0
+            ours = last_event_id.isdecimal() and len(last_event_id) < _LONGEST_ID
+            after = int(last_event_id) if ours else 0
         reader = entry.broadcast.reader(after, full=False)
         first = await reader.read_async(0.0)
         if first is not None and first.last and after is not None and after >= first.number:

@@ -113,27 +113,32 @@ def run(arguments: argparse.Namespace) -> int:
     ExtraMissing
         FastAPI or uvicorn is not installed.
     OptionError
-        The address cannot be listened on, or a token is missing or too short.
+        The address cannot be listened on, a token is missing or too short, or an option for all
+        builds is wrong.
     BackendNotFound
         There is no TensorRT to build with.
     """
     require("fastapi", "uvicorn", extra="serve", what="trt-widget serve")
-    from trt_widget.backend import find_backend
+    from trt_widget.options import BuildOptions
     from trt_widget.servers._uploads import Scratch
     from trt_widget.servers._uvicorn import serve
     from trt_widget.servers.app import make_app
     from trt_widget.servers.builds import Builds
 
-    given = arguments.token if arguments.token is not None else os.environ.get(TOKEN_VARIABLE)
+    given = arguments.token
+    if given is None:
+        given = os.environ.get(TOKEN_VARIABLE) or None
     token = _check_token(given, arguments.host)
-    find_backend(None)
-    options: dict[str, Any] = {
+    asked: dict[str, Any] = {
         "timeout": arguments.timeout,
         "configure": getattr(arguments, "configure", None),
     }
+    options = {name: value for name, value in asked.items() if value is not None}
+    # Not at the first request: what is wrong here is wrong for all.
+    BuildOptions.from_kwargs(options)
     builds = Builds(
         arguments.root,
-        options={name: value for name, value in options.items() if value is not None},
+        options=options,
         max_waiting=arguments.max_waiting,
         keep=arguments.keep,
     )
