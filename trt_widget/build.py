@@ -1262,6 +1262,8 @@ class Build:
         while events and isinstance(events[0], StreamStarted):
             self._begin_elsewhere(executor, events[0])
             del events[0]
+        if executor.running_at is not None:
+            self._on_running()  # before what follows from it
         if executor.cancelling_at is not None and self._reason is None:
             self._reason = executor.cancel_reason
             self._cancel_time = self._origin + executor.cancelling_at

@@ -85,7 +85,7 @@ class Hooks:
 class Executor(Protocol):
     """What a build needs of the place where its builder runs."""
 
-    #: Name shown to people: ``"thread"``, ``"process"``, ``"attached"``.
+    #: Name shown to people: ``"thread"``, ``"process"``, ``"attached"``, ``"followed"``.
     kind: str
 
     def start(self, hooks: Hooks) -> None:

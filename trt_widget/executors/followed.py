@@ -192,8 +192,7 @@ class FollowedExecutor:
     kind = "followed"
 
     def __init__(self, source: Any, *, control: Any = None, wait: bool | float = True) -> None:
-        if not (isinstance(wait, (bool, int, float)) and 0.0 <= wait < LATEST_S):
-            raise TypeError(f"wait= is True, False or a number of seconds, not {wait!r}")
+        _check_wait(wait)
         self._path = _checked_source(source, missing=wait is not False)
         self._source = source if self._path is None else self._path
         self._control = _checked_control(control)
@@ -222,7 +221,8 @@ class FollowedExecutor:
         self._bad_count = 0
         self._good = 0
         self._times = Times()
-        self._told_running = self._settled = False
+        self._told_running = self._caught_up = False
+        self._settled = self._looked = 0.0
         self._host = ""
         self._thread = threading.Thread(
             target=self._run, name=f"trt_widget stream {self.label}"[:60], daemon=True
@@ -426,7 +426,7 @@ class FollowedExecutor:
 
     def _read(self, incoming: Input) -> Outcome | None:
         """Read until the end of the build or of the stream; ``None`` where it was closed."""
-        quiet_since = looked = clock.monotonic()
+        quiet_since = clock.monotonic()
         while not self._stop.is_set():
             data = incoming.read()
             if incoming.restarted:
@@ -443,16 +443,22 @@ class FollowedExecutor:
                 quiet_since = now
                 if self._take(data, incoming):
                     break
+                if now - self._settled >= LOOK_S:  # one that never pauses
+                    self._settle(incoming)
                 continue
             self._settle(incoming)
+            self._caught_up = True
             if self._good == 0 and incoming.growing and now - quiet_since > self._start_s:
                 raise self._nothing()
-            if now - looked >= _ALIVE_S:
-                looked = now
-                if self._producer_is_gone():
-                    return self._left_behind(incoming)
+            if self._is_time_to_look(now) and self._producer_is_gone():
+                return self._left_behind(incoming)
         self._settle(incoming)
         return self._finished()
+
+    def _is_time_to_look(self, now: float) -> bool:
+        due = now - self._looked >= _ALIVE_S
+        self._looked = now if due else self._looked
+        return due
 
     def _left_behind(self, incoming: Input) -> Outcome | None:
         """Take what the producer wrote between the last look and its own end."""
@@ -506,8 +512,8 @@ class FollowedExecutor:
         """All that there is has been read: set the clock, and tell the build."""
         if self._good == 0:
             return
-        self._times.settle(0.0 if self._settled else incoming.age())
-        self._settled = True
+        self._times.settle(0.0 if self._caught_up else incoming.age())
+        self._settled = clock.monotonic()
         if self.running_at is not None and not self._told_running:
             self._told_running = True
             self._hooks.running()
@@ -818,6 +824,11 @@ def _checked_source(source: Any, *, missing: bool) -> Path | None:
             f"{type(source).__name__}"
         )
     return None
+
+
+def _check_wait(wait: object) -> None:
+    if not (isinstance(wait, (int, float)) and 0.0 <= wait < LATEST_S):
+        raise TypeError(f"wait= is True, False or a number of seconds, not {wait!r}")
 
 
 def _missing(label: str, waited: str) -> StreamError:
