@@ -262,6 +262,24 @@ def test_functions_are_found_in_the_present_folder(
             load_function(name)
 
 
+def test_what_the_build_process_prints_is_shown(
+    files: Path, tmp_path: Path, terminal: Callable[..., Terminal]
+) -> None:
+    (tmp_path / "of_mine.py").write_text(
+        "def configure(builder, network, config):\n"
+        "    print('\\x1b[31mhello', network.num_layers)\n"
+        "    print('and no line end', end='')\n"
+    )
+    arguments = ("build", str(files / "mlp.onnx"), "--configure=of_mine:configure")
+    done = run(*arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rb"^\| hello \d+\n(.*\n)*\| and no line end\n", done.stdout, re.MULTILINE)
+    assert ESCAPE not in done.stdout
+    shown = terminal(*arguments)
+    assert shown.end() == 0
+    assert any(re.fullmatch(r"\| hello \d+", text) for text in shown.seen)
+
+
 # ---- cancelling ----------------------------------------------------------------------------------
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time as clock
+from collections import deque
 from typing import TYPE_CHECKING, TextIO
 
 from trt_widget._text import line
+from trt_widget.events import OutputCaptured
 from trt_widget.sinks.sentences import (
     MAX_SENTENCE,
     activity,
@@ -15,6 +17,7 @@ from trt_widget.sinks.sentences import (
     headline,
     innermost,
     outlook,
+    printed,
     serious,
     summary,
 )
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trt_widget.build import Build
+    from trt_widget.events import Event
     from trt_widget.phases import PhaseNode
 
 __all__ = ["Lines"]
@@ -37,6 +41,8 @@ PART, PART_SAME = 0.05, 0.25
 MOST_S = 30.0
 #: Messages of TensorRT that are written out; of the others only the number is told.
 MAX_MESSAGES = 20
+#: Lines of what the build process prints that are passed on.
+MAX_PRINTED = 1_000
 
 
 class Lines:
@@ -69,13 +75,21 @@ class Lines:
         self._said_cancelling = False
         self._waiting: str | None = None
         self._messages = 0
+        #: What was printed and is not written yet, and the number of lines that are.
+        self._pieces: deque[str] = deque()
+        self._rest = ""
+        self._printed = 0
         self._last_line = clock.monotonic()
         self._last_phase: PhaseNode | None = None
         self._thread = threading.Thread(target=self._run, name="trt_widget lines", daemon=True)
 
     def start(self) -> None:
         """Begin to write."""
+        self._build.subscribe(self._note)
         self._thread.start()
+
+    def _note(self, events: list[Event]) -> None:
+        self._pieces.extend(event.text for event in events if isinstance(event, OutputCaptured))
 
     def close(self) -> None:
         """Write the last lines, once the build has ended, and no more."""
@@ -117,7 +131,7 @@ class Lines:
     def _look(self) -> None:
         build = self._build
         with build.lock:
-            lines = [*self._status(), *self._news(), *self._progress()]
+            lines = [*self._status(), *self._output(), *self._news(), *self._progress()]
         if self.notice:
             lines.append(self.notice)
             self.notice = ""
@@ -141,6 +155,23 @@ class Lines:
             self._said_cancelling = True
             lines.append(self.cancelling)
         return lines
+
+    def _output(self) -> list[str]:
+        """Give what was printed since the last look, as far as its lines are whole."""
+        text = self._rest
+        while self._pieces:
+            text += self._pieces.popleft()
+        if self._closing and text:
+            text += "\n"
+        whole, _, self._rest = text.rpartition("\n")
+        if len(self._rest) > MAX_SENTENCE:
+            whole, self._rest = whole + self._rest, ""
+        found = printed(whole)
+        new = found[: max(0, MAX_PRINTED - self._printed)]
+        if self._printed <= MAX_PRINTED < self._printed + len(found):
+            new.append("| … and more, which --events keeps.")
+        self._printed += len(found)
+        return new
 
     def _news(self) -> list[str]:
         """Give what TensorRT has warned of since the last look."""

@@ -27,6 +27,7 @@ __all__ = [
     "innermost",
     "messages",
     "outlook",
+    "printed",
     "serious",
     "silence",
     "size",
@@ -185,6 +186,11 @@ def summary(build: Build) -> list[str]:
 def explained(error: BuildError) -> str:
     """Give an error's cause, evidence and remedy as lines that control nothing."""
     return printable(str(error))
+
+
+def printed(text: str) -> list[str]:
+    """Give what the build process printed as lines that control nothing, marked as such."""
+    return [f"| {line(part, MAX_SENTENCE)}" for part in printable(text).split("\n") if part.strip()]
 
 
 def _here(text: str | None) -> str:

@@ -27,6 +27,7 @@ from trt_widget.sinks.sentences import (
     headline,
     messages,
     outlook,
+    printed,
     summary,
 )
 
@@ -46,6 +47,8 @@ TICK_S = 0.2
 #: Rows of phases while it runs, and at the end; drawing takes time with each.
 MAX_ROWS = 20
 MAX_LAST_ROWS = 40
+#: Lines of what the build process printed that are shown at the end.
+MAX_PRINTED = 20
 #: Lines around the rows.
 _AROUND = 5
 #: Terminals that are smaller are treated as if they were so large, and cut.
@@ -303,9 +306,16 @@ class Bars:
             rows = self._rows(width, MAX_LAST_ROWS, build.tree.outcome)
             first, *others = summary(build) or [f"{line(build.name)}: {build.status}"]
             said = messages(build)
+            # That of a process that crashed is told with the error.
+            output = printed(build.printed)[-MAX_PRINTED:] if build.status != "failed" else []
         head = self._sentence(first, width, _STYLES.get(build.status, "bold"))
         others += [said] if said else []
-        return [*rows, head, *(self._sentence(text, width) for text in others)]
+        return [
+            *rows,
+            *(self._sentence(text, width, "dim") for text in output),
+            head,
+            *(self._sentence(text, width) for text in others),
+        ]
 
     def _sentence(self, text: str, width: int, style: str = "none") -> Text:
         made = self._Text(text, style)
