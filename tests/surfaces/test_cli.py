@@ -610,6 +610,15 @@ def test_a_build_that_succeeds_leaves_its_phases(
     assert "running" not in said
 
 
+def test_what_stays_is_not_cut(
+    files: Path, tmp_path: Path, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal("build", str(files / "mlp.onnx"), "-o", "e.engine", columns=30)
+    assert shown.end() == 0
+    said = "".join(line.ljust(30) for line in shown.seen)
+    assert f"saved as {tmp_path / 'e.engine'}" in said
+
+
 def test_names_control_no_terminal(
     files: Path, tmp_path: Path, terminal: Callable[..., Terminal]
 ) -> None:

@@ -248,7 +248,7 @@ class Bars:
         back = _FIRST_SCREEN if self._apart else ""
         gap = "\r\n" if self._was_apart else ""
         self._apart = False
-        self._write(f"{_NO_WRAP}{back}\r{_BELOW}{gap}{body}")
+        self._write(f"{back}{_WRAP}\r{_BELOW}{gap}{body}")
 
     def _encoded(self, lines: list[Text]) -> str:
         console = self._console
@@ -308,13 +308,13 @@ class Bars:
             said = messages(build)
             # That of a process that crashed is told with the error.
             output = printed(build.printed)[-MAX_PRINTED:] if build.status != "failed" else []
-        head = self._sentence(first, width, _STYLES.get(build.status, "bold"))
         others += [said] if said else []
+        # Nothing of these is cut: they may take several lines now.
         return [
             *rows,
-            *(self._sentence(text, width, "dim") for text in output),
-            head,
-            *(self._sentence(text, width) for text in others),
+            *(self._Text(text, "dim") for text in output),
+            self._Text(first, _STYLES.get(build.status, "bold")),
+            *(self._Text(text) for text in others),
         ]
 
     def _sentence(self, text: str, width: int, style: str = "none") -> Text:
