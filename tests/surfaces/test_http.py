@@ -369,6 +369,26 @@ def test_two_hundred_clients_and_some_that_never_read(server: Served) -> None:
         connection.close()
 
 
+def test_clients_that_have_gone_leave_nothing(slow: Served) -> None:
+    build = slow.start("resnet50.onnx")
+    process = psutil.Process(slow.process.pid)
+    wait_for(lambda: bool(slow.status(build)["phase"]))
+    sizes = []
+    for _ in range(4):
+        before = process.num_fds()
+        for _ in range(4):
+            clients = [raw(slow, build["links"]["events"]) for _ in range(50)]
+            for client in clients:
+                assert client.recv(1)
+                client.close()
+        wait_for(lambda fds=before: process.num_fds() <= fds)  # type: ignore[misc]  # mypy cannot infer it
+        sizes.append(process.memory_info().rss)
+    grown = (sizes[-1] - sizes[-3]) / 400
+    assert grown < 5_000, f"{grown:.0f} bytes a client"
+    slow.client.delete(f"/builds/{build['id']}").raise_for_status()
+    wait_for(lambda: not slow.family())
+
+
 def test_who_takes_nothing_for_too_long_is_cut_off(root: Path) -> None:
     patience = "from trt_widget.servers import _uvicorn; _uvicorn.STALL_S = 1.0"
     with Served(root, *BY_NAME, first=patience) as served:

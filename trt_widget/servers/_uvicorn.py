@@ -35,12 +35,20 @@ _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 class Protocol(H11Protocol):
     """Waits for ever neither for a request nor for a client that takes nothing."""
 
+    waiting: asyncio.TimerHandle | None = None
     stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
         super().connection_made(transport)
         self.app_state = {**self.app_state, TRANSPORT: transport}
-        asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
+        self.waiting = asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # They would keep all this until then.
+        for timer in (self.waiting, self.stalled):
+            if timer is not None:
+                timer.cancel()
 
     def give_up(self) -> None:
         if getattr(self, "cycle", None) is None:  # no request yet
