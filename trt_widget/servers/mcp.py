@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     OptionError
         The root is not a folder.
     """
-    require("mcp.server.lowlevel", extra="mcp", what="trt-widget mcp")
+    require("mcp.server.lowlevel", "mcp_types", extra="mcp", what="trt-widget mcp")
     from trt_widget.servers._tools import serve
 
     options: dict[str, Any] = {}
