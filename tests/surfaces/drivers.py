@@ -332,8 +332,9 @@ class Broadcasted(InPython):
         # So little is kept that whoever does not read for two seconds of the flood misses some.
         broadcast = Broadcast(build, ring_bytes=200_000)
         build.start()
-        story, cancel, snapshots = Story(), None, 0
-        amount = number = 0
+        story, cancel = Story(), None
+        amount = number = snapshots = 0
+        missed = slow
         for batch in broadcast.reader():
             number += 1
             amount += len(batch.text)
@@ -345,6 +346,7 @@ class Broadcasted(InPython):
             if slow and story.knows(FLOOD_ROOT):
                 slow = False
                 time.sleep(SLOW_S)
+        assert snapshots >= missed
         seen = self.finish(build, story.seen())
         if cancel is not None:
             cancel.ended(seen)
@@ -638,7 +640,9 @@ def of_text(lines: list[str], exit_code: int) -> Seen:
         for line in lines
         if (found := re.match(r"\S+\.onnx: (succeeded|failed|cancelled) after ", line))
     ]
-    return Seen(outcome, words="\n".join(lines), exit_code=exit_code, number=len(lines))
+    reason = "interrupt" if "It was cancelled by Interrupt." in lines else None
+    words = "\n".join(lines)
+    return Seen(outcome, words, reason, exit_code=exit_code, number=len(lines))
 
 
 class Bars(Commanded):

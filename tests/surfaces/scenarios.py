@@ -108,8 +108,8 @@ def make_models(folder: Path) -> None:
     for scenario, made in (
         (SUCCESS, models.mlp(first="slow")),
         (FAILURE, models.unknown_operators("Nope")),
-        # Silent for four seconds: what cancels has time, however slow the machine.
-        (GAP, models.transformer(48)),
+        # Silent for ten seconds, so that also who looks once a second cancels in time.
+        (GAP, models.transformer(72)),
         (CRASH, models.mlp(first="crash")),
         (FLOOD, models.mlp(first="flood")),
         (LONG_FLOOD, models.mlp(first="long flood")),

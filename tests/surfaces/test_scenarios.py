@@ -80,7 +80,7 @@ def check(seen: Seen, surface: Driver, scenario: Scenario, output: Path) -> None
         assert seen.stopped_s is None
     else:
         assert scenario.cancel_at in {name for _, name in seen.phases}
-        assert seen.reason in {None, surface.reason}
+        assert seen.reason == surface.reason
         assert seen.stopped_s is not None
         assert seen.stopped_s < GRACE_S + BEYOND_GRACE_S
         assert not seen.survivors
