@@ -332,7 +332,9 @@ class _Server(LanguageServer):
 
     # ------------------------------------------------------------------ commands
 
-    async def _build(self, *arguments: Any) -> dict[str, Any]:
+    # pygls looks at annotations, and Any is no class before Python 3.11.
+
+    async def _build(self, *arguments: object) -> dict[str, Any]:
         """Be ``trtWidget.build``."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine that runs has one
@@ -348,7 +350,7 @@ class _Server(LanguageServer):
                 self.waiting.pop(number, None)
 
     async def _build_for(
-        self, number: int | str | None, token: Any, arguments: tuple[Any, ...]
+        self, number: int | str | None, token: Any, arguments: tuple[object, ...]
     ) -> dict[str, Any]:
         uri, path, options = _read(arguments)
         self._check_token(token)
@@ -400,7 +402,7 @@ class _Server(LanguageServer):
                 "Make a new one for each request.",
             )
 
-    def _cancel(self, *arguments: Any) -> bool:
+    def _cancel(self, *arguments: object) -> bool:
         """Be ``trtWidget.cancel``; answer whether there was anything to cancel."""
         try:
             if len(arguments) != 1:
@@ -408,7 +410,7 @@ class _Server(LanguageServer):
                     f"trtWidget.cancel takes one argument, not {len(arguments)}.",
                     "Give the id that trtWidget.build has answered.",
                 )
-            return self.builds.cancel(arguments[0])
+            return self.builds.cancel(arguments[0])  # type: ignore[arg-type]  # it says so itself
         except BuildError as error:
             raise _refused(error) from error
 
@@ -469,7 +471,7 @@ def _has_ended(process: psutil.Process) -> bool:
     return False
 
 
-def _read(arguments: tuple[Any, ...]) -> tuple[str, str, dict[str, Any]]:
+def _read(arguments: tuple[object, ...]) -> tuple[str, str, dict[str, Any]]:
     """Give the URI, the path and the options of a build."""
     if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the sentence says
         raise RequestError(
