@@ -8,14 +8,16 @@ with a hint, as is what needs a function of the user's own (``--configure``).
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["add_arguments", "build_options", "hint", "memory_pools", "shapes"]
+__all__ = ["add_arguments", "build_options", "hint", "memory_pools", "shapes", "spelled"]
 
 #: Switches that stand for builder flags.
 _FLAGS: Final = {
@@ -369,6 +371,61 @@ def _profiles(bounds: dict[int, dict[str, dict[str, tuple[int, ...]]]]) -> list[
             profile[name] = (least, best, most)
         profiles.append(profile)
     return profiles
+
+
+#: The options by the keywords of a build, as its errors name them.
+_KEYWORDS: Final = {
+    "output": "-o ",
+    "optimization_level": "--builderOptimizationLevel=",
+    "workspace": "--memPoolSize=workspace:",
+    "timing_cache": "--timingCacheFile=",
+    "target": "--computeCapabilities=",
+    "plugins": "--staticPlugins=",
+    "flags": "--flag ",
+    "network_flags": "--network-flag ",
+    "external_data": "--external-data ",
+    **{
+        name: f"--{name}="
+        for name in ("timeout", "grace", "executor", "device", "backend", "configure")
+    },
+}
+_KEYWORD: Final = re.compile(
+    rf"(?<![\w.-])(?P<name>{'|'.join(_KEYWORDS)})="
+    r"(?!True|False|None)(?P<value>\[\w+\]|\['[\w./-]+'\]|'[\w./-]+'|\"[\w./-]+\"|[\w./-]*(?![\[{(]))"
+)
+_PROFILES: Final = re.compile(r"^ *profiles=\{\n(?P<rows>(?: +'.*\n)+) *\}$", re.MULTILINE)
+
+
+def spelled(text: str) -> str:
+    """Give the words of an error with the options of the command line in place of the keywords.
+
+    What the command line cannot say stays as it is.
+    """
+    text = _PROFILES.sub(lambda match: _shapes_of(match["rows"]) or match[0], text)
+
+    def option(match: re.Match[str]) -> str:
+        return f"{_KEYWORDS[match['name']]}{match['value'].strip(_BRACKETS)}".rstrip(" =")
+
+    return _KEYWORD.sub(option, text)
+
+
+_BRACKETS: Final = "[]'\""
+
+
+def _shapes_of(rows: str) -> str | None:
+    """Write profiles as options: the text is ours, with a stranger's names in it."""
+    try:
+        profile = ast.literal_eval(f"{{{rows}}}")
+        lines = []
+        for number, bound in enumerate(("min", "opt", "max")):
+            parts = []
+            for name, ranges in profile.items():
+                quoted = f"'{name}'" if "," in name else name
+                parts.append(f"{quoted}:{'x'.join(map(str, ranges[number])) or 'scalar'}")
+            lines.append("  " + shlex.quote(f"--{bound}Shapes={','.join(parts)}"))
+    except (ValueError, SyntaxError, TypeError, AttributeError, IndexError):
+        return None
+    return " \\\n".join(lines)
 
 
 def hint(option: str, known: Iterable[str] = ()) -> str:

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as left:  # argparse has said why
         code = left.code if isinstance(left.code, int) else FAILED if left.code else SUCCEEDED
     except BuildError as error:
-        complain(error)
+        complain(error, ours=given[:1] == ["build"])
         code = _code_of(error)
     except KeyboardInterrupt:
         code = CANCELLED

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -170,7 +171,16 @@ def test_profiles_are_written_as_trtexec_has_them(files: Path, tmp_path: Path) -
     assert run("build", model, *shapes, "--skipInference", folder=tmp_path).returncode == 0
     done = run("build", model, folder=tmp_path)
     assert done.returncode == 1
-    assert b"optimization profile" in done.stderr
+    said = done.stderr.decode()
+    assert "no optimization profile tells their sizes" in said
+    # What it says to paste can be pasted.
+    pasted = shlex.split(said[said.index("--minShapes") :].replace("\\\n", " "))
+    assert [word.partition("=")[0] for word in pasted[:3]] == [
+        "--minShapes",
+        "--optShapes",
+        "--maxShapes",
+    ]
+    assert run("build", model, *pasted[:3], folder=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -190,7 +200,7 @@ def test_profiles_are_written_as_trtexec_has_them(files: Path, tmp_path: Path) -
         (["build", "M", "--minShapes=x:axb"], "no shape of 'x'"),
         (["build", "M", "--minShapes=x:1x8"], "alone is no profile"),
         (["build", "M", "--fp16"], "Networks are strongly typed here"),
-        (["build", "M", "--timeout=-1"], "timeout=-1.0 is not a number of seconds above zero"),
+        (["build", "M", "--timeout=-1"], "--timeout=-1.0 is not a number of seconds above zero"),
         (["build", "M", "-o", "no/folder/e"], "there is no folder"),
         (["build", "M", "--timings=t.txt"], "is neither .csv nor .json"),
         (["build", "M", "--report=no/folder/r"], "--report"),

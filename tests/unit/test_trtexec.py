@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import Any
 
 import pytest
@@ -222,3 +223,41 @@ def test_no_option_has_a_hint() -> None:
     _trtexec.add_arguments(parser)
     known = {name for action in parser._actions for name in action.option_strings}
     assert not known & set(_trtexec._HINTS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("timing_cache= is for full TensorRT", "--timingCacheFile is for full TensorRT"),
+        # The command line has no such value.
+        ("give timing_cache=True, which", "give timing_cache=True, which"),
+        ("load it with plugins=[path];", "load it with --staticPlugins=path;"),
+        ("flags=['FP16'] asks", "--flag FP16 asks"),
+        ("executor='process' is not possible", "--executor=process is not possible"),
+        ("output='no/e': there is no folder", "-o no/e: there is no folder"),
+        ("timeout=-1.0 is not", "--timeout=-1.0 is not"),
+        ("(timeout=).", "(--timeout)."),
+        ("x.output=3, my_output=3", "x.output=3, my_output=3"),
+    ],
+)
+def test_errors_name_the_options_of_the_command_line(text: str, expected: str) -> None:
+    assert _trtexec.spelled(text) == expected
+
+
+def test_a_profile_to_paste_is_one_for_a_shell() -> None:
+    profile = {
+        "x": ((1, 8), (8, 8), (32, 8)),
+        "a,b": ((1,), (2,), (3,)),
+        "$HOME `ls`": ((), (), ()),
+    }
+    rows = "".join(f"    {name!r}: {ranges},\n" for name, ranges in profile.items())
+    said = _trtexec.spelled(f"To paste:\n  profiles={{\n{rows}  }}")
+    assert said.startswith("To paste:\n")
+    # shlex does not know that a backslash joins lines.
+    words = shlex.split(said.removeprefix("To paste:\n").replace("\\\n", " "))
+    assert parse(*words)["profiles"] == [profile]
+
+
+@given(st.text())
+def test_whatever_an_error_says_stays_a_text(text: str) -> None:
+    assert isinstance(_trtexec.spelled(text), str)

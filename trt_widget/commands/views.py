@@ -7,7 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from trt_widget._trtexec import spelled
 from trt_widget.errors import ExtraMissing, OptionError
+from trt_widget.words import printable
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
@@ -91,23 +93,34 @@ def make_view(build: Build, out: TextIO, progress: str) -> View:
     return Lines(build, out)
 
 
-def outcome(build: Build, *, saved: bool) -> int:
-    """Say why it failed, if it did, and give the exit code."""
+def outcome(build: Build, *, saved: bool = True, ours: bool = True) -> int:
+    """Say why it failed, if it did, and give the exit code.
+
+    Parameters
+    ----------
+    saved
+        Whether all files could be written that were asked for.
+    ours
+        Whether the options of the command line are those of the build.
+    """
     result = build.result
     if result is None:
         return UNKNOWN
     if result.status == "failed" and result.error is not None:
-        complain(result.error)
+        complain(result.error, ours=ours)
     code = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
     found = code.get(result.status, UNKNOWN)
     return FAILED if found == SUCCEEDED and not saved else found
 
 
-def complain(error: BuildError) -> None:
-    """Say what is wrong, by what that is known, and what to do."""
-    from trt_widget.sinks.sentences import explained
-
-    say(explained(error))
+def complain(error: BuildError, *, ours: bool = True) -> None:
+    """Say what is wrong, by what that is known, and what to do: with our options, if they are."""
+    text = str(error)
+    if ours:
+        # Our own words; those of TensorRT stay as they are.
+        for part in filter(None, (error.cause, error.remedy)):
+            text = text.replace(part, spelled(part), 1)
+    say(printable(text))
 
 
 def say(text: str, out: TextIO | None = None) -> None:

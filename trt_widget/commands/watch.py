@@ -34,4 +34,4 @@ def run(arguments: argparse.Namespace) -> int:
     if not ended:
         say("Left." if build.status == "pending" else "Left; the build itself goes on.")
         return CANCELLED
-    return outcome(build, saved=True)
+    return outcome(build, ours=False)

@@ -15,14 +15,12 @@ from trt_widget.words import closing, describe, printable, where
 
 if TYPE_CHECKING:
     from trt_widget.build import Build
-    from trt_widget.errors import BuildError
     from trt_widget.events import LogMessage
     from trt_widget.phases import PhaseNode
 
 __all__ = [
     "activity",
     "elapsed",
-    "explained",
     "headline",
     "innermost",
     "messages",
@@ -162,7 +160,7 @@ def messages(build: Build) -> str:
 
 
 def summary(build: Build) -> list[str]:
-    """Say how it ended, in a few lines; why it failed is told by :func:`explained`."""
+    """Say how it ended, in a few lines; why it failed is told by its error."""
     result = build.result
     if result is None:
         return []
@@ -181,11 +179,6 @@ def summary(build: Build) -> list[str]:
         lines.append(_here(end))
     lines += [line(note, MAX_SENTENCE) for note in result.notes]
     return lines
-
-
-def explained(error: BuildError) -> str:
-    """Give an error's cause, evidence and remedy as lines that control nothing."""
-    return printable(str(error))
 
 
 def printed(text: str) -> list[str]:
