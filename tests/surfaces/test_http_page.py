@@ -272,6 +272,29 @@ def test_a_connection_that_drops(page: Page, served: Served) -> None:
         way.close()
 
 
+def test_a_page_that_nobody_sees_holds_no_connection(page: Page, served: Served) -> None:
+    note_sources(page)
+    build = served.start("resnet50.onnx")
+    open_page(page, served)
+    page.evaluate("(id) => (location.hash = `build=${id}`)", build["id"])
+    row = page.locator("#rows li", has_text="Cloning network graph")
+    expect(row).to_have_attribute("data-status", "running")
+    # A page of a Chromium without a window is always visible, so it is only told.
+    tell = """(hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(tell, True)
+    assert page.evaluate("sources.at(-1).readyState") == 2
+    page.evaluate(tell, False)
+    wait_for(lambda: page.evaluate("sources.at(-1).readyState") == 1)
+    bar = row.get_by_role("progressbar")
+    before = int(bar.get_attribute("aria-valuenow") or 0)
+    wait_for(lambda: int(bar.get_attribute("aria-valuenow") or 0) > before)
+    served.client.post(f"/builds/{build['id']}/cancel").raise_for_status()
+    expect(page.locator("#status")).to_contain_text("Cancelled")
+
+
 def kinds_after(page: Page, kind: str) -> list[str]:
     """Give the events that the page's stream has had since the last one of a kind."""
     kinds: list[str] = page.evaluate("kinds")
