@@ -33,6 +33,7 @@ from unittest import mock
 import comm
 import httpx
 import psutil
+import pyte
 from comm.base_comm import BaseComm
 from mcp import Client, StdioServerParameters
 
@@ -40,6 +41,7 @@ from tests import models
 from tests.bench.builds import FLOOD_ROOT
 from tests.surfaces.editor import Editor
 from tests.surfaces.scenarios import CONFIGURE, GRACE_S, pairs_of
+from tests.surfaces.terminals import Screen
 from trt_widget import Build, BuildError, BuildWidget
 from trt_widget.broadcast import Broadcast
 from trt_widget.events import BuildEnded, StatusChanged, StreamStarted, from_json
@@ -57,6 +59,8 @@ __all__ = ["DRIVERS", "Driver", "Seen"]
 DEAD_S = 60.0
 #: Seconds that a slow reader does not read.
 SLOW_S = 2.0
+#: Lines and columns of the terminal: what stays there is seen as a whole.
+SCREEN = (100, 160)
 #: What cancels a build by its control file or pipe.
 REQUEST = '{"request":"cancel","reason":"user"}\n'
 ROOT_FOLDER = Path(__file__).parents[2]
@@ -654,7 +658,7 @@ class Bars(Commanded):
 
     def see(self, scenario: Scenario, output: Path, *, slow: bool = False) -> Seen:
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *SCREEN, 0, 0))
         # Of a process in a session of its own, this is the terminal that Ctrl-C comes from.
         own = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
         shim = f"{own}os.execv(sys.argv[1], sys.argv[1:])"
@@ -687,9 +691,9 @@ class Bars(Commanded):
             if slow and FLOOD_ROOT.encode() in shown:
                 slow = False
                 time.sleep(SLOW_S)
-        # What stays is the last picture: it begins by letting nothing wrap.
-        last = shown.decode().rpartition("\x1b[?7l")[2]
-        lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", last).split("\n")
+        screen = Screen(SCREEN[1], SCREEN[0])
+        pyte.ByteStream(screen).feed(shown)
+        lines = [line.rstrip() for line in screen.display]
         seen = of_text([line for line in lines if line], process.wait(DEAD_S))
         above: list[str] = []
         seen.counts = {}
