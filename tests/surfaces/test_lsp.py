@@ -308,6 +308,25 @@ def test_a_failure_is_a_diagnostic_until_the_next_build(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_model_that_is_not_there_is_its_diagnostic(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+
+    async def scenario() -> None:
+        async with Editor() as editor:
+            with pytest.raises(JsonRpcException, match="There is no file"):
+                await editor.build(model.as_uri(), under="own")
+            (diagnostic,) = editor.diagnostics[model.as_uri()]
+            assert diagnostic.code == "SourceError"
+            assert not editor.told(types.WINDOW_SHOW_MESSAGE)
+            assert not editor.progress()
+            onnx.save(models.mlp(), str(model))
+            # The token is free again, since nothing was told of it.
+            assert (await editor.build(model.as_uri(), under="own"))["status"] == "succeeded"
+            assert editor.diagnostics == {model.as_uri(): []}
+
+    run(scenario())
+
+
 def test_a_crash_is_a_failure_and_the_server_goes_on(folder: Path) -> None:
     async def scenario() -> None:
         async with Editor("--configure", "tests.models:configure_crash") as editor:

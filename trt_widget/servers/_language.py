@@ -22,7 +22,6 @@ import logging
 import signal
 import time
 from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -121,9 +120,8 @@ async def _serve(channel: Channel, builds: Builds, client: int | None) -> int:
     protocol = server.protocol
     protocol.set_writer(channel)
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(
-            NotImplementedError, ValueError, RuntimeError
-        ):  # Windows, a thread
+        # Not on Windows, nor in another thread than the main one.
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
             loop.add_signal_handler(number, server.left.set)
     channel.start(loop, protocol.take, server.left.set)
     watch = loop.create_task(server.watch_parent())
@@ -378,7 +376,8 @@ class _Server(LanguageServer):
         except BuildError as error:
             self.forget(job)
             if isinstance(error, SourceError):
-                self.show_failure(uri, clean(PurePath(path).name, 100), error)
+                # Without a window: the client shows what its request came to.
+                self._diagnose(uri, [_diagnostic(error)])
             raise
         # Of the build before. By the text that the client gave: it knows the file by that.
         self._diagnose(uri, [])
@@ -443,16 +442,7 @@ class _Server(LanguageServer):
 
     def show_failure(self, uri: str, name: str, error: BuildError) -> None:
         """Say what went wrong: once in a window, and in full as a diagnostic of the model."""
-        parts = [error.cause, error.details(), *error.evidence, error.remedy]
-        text = "\n".join(_plain(part) for part in parts if part)
-        diagnostic = types.Diagnostic(
-            range=types.Range(types.Position(0, 0), types.Position(0, 0)),
-            message=text if len(text) <= _DIAGNOSTIC else text[: _DIAGNOSTIC - 1] + "…",
-            severity=types.DiagnosticSeverity.Error,
-            code=type(error).__name__,
-            source="trt-widget",
-        )
-        self._diagnose(uri, [diagnostic])
+        self._diagnose(uri, [_diagnostic(error)])
         shown = f"The build of {name} failed: {clean(error.cause, 300)}"
         self.window_show_message(types.ShowMessageParams(types.MessageType.Error, shown))
 
@@ -460,6 +450,18 @@ class _Server(LanguageServer):
         self.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics)
         )
+
+
+def _diagnostic(error: BuildError) -> types.Diagnostic:
+    parts = [error.cause, error.details(), *error.evidence, error.remedy]
+    text = "\n".join(_plain(part) for part in parts if part)
+    return types.Diagnostic(
+        range=types.Range(types.Position(0, 0), types.Position(0, 0)),
+        message=text if len(text) <= _DIAGNOSTIC else text[: _DIAGNOSTIC - 1] + "…",
+        severity=types.DiagnosticSeverity.Error,
+        code=type(error).__name__,
+        source="trt-widget",
+    )
 
 
 def _has_ended(process: psutil.Process) -> bool:
@@ -536,7 +538,6 @@ class _Job:
         #: Whether the client has given up the request.
         self.given_up = False
         self._cancelled = False
-        self._given = token
         self._token: Any = token
         #: ``""``, ``created``, ``granted``, ``begun`` or ``refused``, as those of the phases.
         self._state = "granted" if token is not None else ""
