@@ -18,6 +18,7 @@ from trt_widget.errors import (
     BuildFailed,
     BuildStateError,
     ConfigureFailed,
+    ExtraMissing,
     NodeError,
     OptionError,
     OptionRejected,
@@ -39,6 +40,7 @@ NODES = [NodeError(3, "a", "NoSuchOp", "Plugin not found"), NodeError(-1, "", ""
 EXAMPLES: list[BuildError] = [
     BuildError("cause", "remedy", ["words"], evidence=["words"]),
     BackendNotFound("cause", "remedy"),
+    ExtraMissing("cause", "remedy", extra="cli"),
     OptionError("cause"),
     OutputError("cause"),
     UnknownOptionError("outptu", "output", known=["output", "flags"]),
