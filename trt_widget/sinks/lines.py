@@ -71,8 +71,8 @@ class Lines:
         self._wake = threading.Event()
         self._closing = False
         self._broken = False
-        self._said = ""
-        self._said_cancelling = False
+        #: States that were told.
+        self._said: set[str] = set()
         self._waiting: str | None = None
         self._messages = 0
         #: What was printed and is not written yet, and the number of lines that are.
@@ -145,14 +145,13 @@ class Lines:
         if status == "pending" and waiting and waiting != self._waiting:
             lines.append(f"{line(build.name)}: {activity(build)}")
         self._waiting = waiting
-        if status != self._said:
-            self._said = status
-            if status == "running":
-                about = headline(build)
-                lines.append(f"{line(build.name)}: running{f' ({about})' if about else ''}")
-        # It may have passed between two looks.
-        if "cancelling" in build.entered_at and not self._said_cancelling:
-            self._said_cancelling = True
+        # Either may have passed between two looks.
+        if "running" in build.entered_at and "running" not in self._said:
+            self._said.add("running")
+            about = headline(build)
+            lines.append(f"{line(build.name)}: running{f' ({about})' if about else ''}")
+        if "cancelling" in build.entered_at and "cancelling" not in self._said:
+            self._said.add("cancelling")
             lines.append(self.cancelling)
         return lines
 

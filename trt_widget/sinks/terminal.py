@@ -242,13 +242,17 @@ class Bars:
         """Replace the picture by what stays."""
         columns, _ = self._size()
         self._keep_apart(columns)
-        lines = self._last_picture(columns)
-        body = "".join(f"{text}{_END_OF_LINE}\r\n" for text in self._encoded(lines).split("\n"))
+        rows, said = (
+            self._encoded(lines).replace("\n", f"{_END_OF_LINE}\r\n")
+            + (f"{_END_OF_LINE}\r\n" if lines else "")
+            for lines in self._last_picture(columns)
+        )
         # A line above may have been cut where we began: what comes must not be its end.
         back = _FIRST_SCREEN if self._apart else ""
         gap = "\r\n" if self._was_apart else ""
         self._apart = False
-        self._write(f"{back}{_WRAP}\r{_BELOW}{gap}{body}")
+        # What is said is not cut: it may take several lines now.
+        self._write(f"{back}{_NO_WRAP}\r{_BELOW}{gap}{rows}{_WRAP}{said}")
 
     def _encoded(self, lines: list[Text]) -> str:
         console = self._console
@@ -300,7 +304,8 @@ class Bars:
             picture = [head, *[*bar, *rows][:room], *foot][:height]
         return picture
 
-    def _last_picture(self, columns: int) -> list[Text]:
+    def _last_picture(self, columns: int) -> tuple[list[Text], list[Text]]:
+        """Give the rows of phases, and what is said below them."""
         build, width = self._build, columns - 1
         with build.lock:
             rows = self._rows(width, MAX_LAST_ROWS, build.tree.outcome)
@@ -309,9 +314,7 @@ class Bars:
             # That of a process that crashed is told with the error.
             output = printed(build.printed)[-MAX_PRINTED:] if build.status != "failed" else []
         others += [said] if said else []
-        # Nothing of these is cut: they may take several lines now.
-        return [
-            *rows,
+        return rows, [
             *(self._Text(text, "dim") for text in output),
             self._Text(first, _STYLES.get(build.status, "bold")),
             *(self._Text(text) for text in others),
