@@ -1128,7 +1128,10 @@ class Build:
             if self.options.timeout is not None:
                 # A thread of its own: the drain may be held up by a subscriber.
                 self._deadline = threading.Timer(
-                    self.options.timeout, self.signal_cancel, ("deadline",)
+                    # Past what a thread can wait for, a deadline is none.
+                    min(self.options.timeout, threading.TIMEOUT_MAX),
+                    self.signal_cancel,
+                    ("deadline",),
                 )
                 self._deadline.daemon = True
                 self._deadline.start()

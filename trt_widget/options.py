@@ -270,7 +270,7 @@ def _check_callable(name: str, value: Any, arguments: str) -> Any:
 def _check_timeout(value: Any) -> float:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, (bool, str)) or not math.isfinite(seconds) or seconds <= 0:
         raise OptionError(
@@ -299,7 +299,7 @@ def _check_executor(value: Any) -> Executor:
 def _check_grace(value: Any) -> float:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if isinstance(value, (bool, str)) or not math.isfinite(seconds) or seconds < 0:
         raise OptionError(

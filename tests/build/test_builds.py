@@ -224,3 +224,8 @@ def test_a_name_is_chosen_before_the_start(root: Path) -> None:
     assert told[0].model == "short"
     with pytest.raises(BuildStateError):
         build.rename("late")
+
+
+def test_a_time_limit_past_what_a_thread_can_wait_for_is_none(root: Path) -> None:
+    build = Build(root / "mlp.onnx", timeout=1e300, grace=1e300).start()
+    assert build.wait() is not None

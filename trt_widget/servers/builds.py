@@ -255,7 +255,7 @@ class Builds:
         ended = [entry for entry in entries if entry.ended is not None]
         for entry in ended[: max(0, len(ended) - self._keep)]:
             self._forget(entry)
-        active = len(entries) - len(ended)
+        active = sum(entry.status not in FINAL for entry in entries)
         if active > self._max_waiting:
             raise QueueFull(
                 f"{active} builds run or wait already, which is all that this server takes.",
