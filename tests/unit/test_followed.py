@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.traces import MNIST, mnist_events, timed
 from trt_widget import Build, BuildCancelled, BuildFailed, StreamError, load_record
-from trt_widget.broadcast import this_host
+from trt_widget.broadcast import Broadcast, this_host
 from trt_widget.events import (
     PROTOCOL_VERSION,
     BuildEnded,
@@ -745,3 +745,57 @@ def test_a_record_of_a_followed_build_is_read_back(tmp_path: Path) -> None:
     assert (record.executor, record.backend, record.version) == ("followed", "tensorrt", "10.16")
     assert record.result is not None
     assert record.result.engine_bytes == 4711
+
+
+# ---- views --------------------------------------------------------------------------------------
+
+
+def test_the_views_of_a_stream_that_begins_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trt_widget import BuildWidget
+
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(text(StreamStarted(0.0, "first"), PhaseStarted(0.1, "old", None, 1)))
+    widget = BuildWidget.follow(path)
+    assert widget.timeline is not None
+    feed = widget.timeline._feed
+    assert feed is not None
+    feed.take({"kind": "look", "view": "v", "spans": 0, "names": 0})
+    until(lambda: widget.rows and feed._spans == 1)
+    assert widget.rows[0].info["label"] == "old"
+    path.write_bytes(text(HELLO, PhaseStarted(0.2, "Building engine", None, 2)))
+    until(lambda: widget.rows and widget.rows[0].info["label"] == "Building engine")
+    with path.open("ab") as file:
+        file.write(text(StepCompleted(0.3, "Building engine", 0)))
+    until(lambda: widget.rows[0].value == 1)
+    with path.open("ab") as file:
+        file.write(text(*PHASES[2:], DONE))
+    widget.wait()
+    assert (widget.header["name"], widget.header["where"]) == ("net.onnx", "elsewhere")
+    assert "raised" not in caplog.text
+    widget.close()
+
+
+def test_a_followed_build_can_be_followed_in_its_turn() -> None:
+    tree = PhaseTree()
+    events = timed(mnist_events())
+    tree.apply(events)
+    tree.close("succeeded", 7.0)
+    end = BuildEnded(7.0, "succeeded", "completed", engine_bytes=1)
+    first = Build.follow(io.BytesIO(text(HELLO, RUNNING, *events, end)))
+    reader = Broadcast(first).reader()
+    first.start()
+    relayed = "".join(batch.text for batch in reader).encode("ascii")
+    second = follow(relayed)
+    for build in (first, second):
+        assert build.status == "succeeded"
+        assert build.tree.span_columns() == tree.span_columns()
+        assert build.result is not None
+        assert (build.result.duration_s, build.result.engine_bytes) == (7.0, 1)
+
+
+def test_the_chunks_of_a_followed_build() -> None:
+    chunks = list(Build.follow(io.BytesIO(text(HELLO, RUNNING, *PHASES, DONE))).stream(interval=0))
+    assert chunks[-1]["status"] == "succeeded"
+    assert any(chunk["phase"] == "Building engine" for chunk in chunks)

@@ -28,6 +28,8 @@ __all__ = ["CHUNK", "LOOK_S", "Input", "Lines", "open_input"]
 LOOK_S = 0.1
 #: Bytes that are read at once.
 CHUNK = 1 << 16
+#: Bytes by which the beginning of a file is known again: of a stream, time and process are in it.
+HEAD = 512
 #: Files of bytes that gzip wrote.
 _ZIPPED = ".gz"
 
@@ -100,14 +102,22 @@ class _File:
         self._descriptor = descriptor
         self._path = path
         self._tail = tail
+        self._head = b""
+        self._at_end = False
         self.restarted = False
 
     def read(self) -> bytes | None:
+        if self._at_end and self._read_head(len(self._head)) != self._head:
+            # Cut and written anew since the last look, by now to more than there was.
+            self._begin_again(self._descriptor)
+            return None
         data = os.read(self._descriptor, CHUNK)
+        if data and len(self._head) < HEAD:
+            self._head = self._read_head(HEAD)
+        self._at_end = not data
         if data or not self._tail:
             return data
         if self._renewed():
-            self.restarted = True
             return None
         clock.sleep(LOOK_S)
         return None
@@ -116,7 +126,7 @@ class _File:
         """Begin again where the file was cut, or where its name is another file's now."""
         found = os.fstat(self._descriptor)
         if found.st_size < os.lseek(self._descriptor, 0, os.SEEK_CUR):
-            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            self._begin_again(self._descriptor)
             return True
         if self._path is None:
             return False
@@ -127,9 +137,26 @@ class _File:
             ):
                 descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
                 os.close(self._descriptor)
-                self._descriptor = descriptor
+                self._begin_again(descriptor)
                 return True
         return False
+
+    if sys.platform == "win32":
+
+        def _read_head(self, size: int) -> bytes:
+            """Give what is known of the beginning: it cannot be read without going there."""
+            return self._head[:size]
+
+    else:
+
+        def _read_head(self, size: int) -> bytes:
+            """Give the beginning of the file."""
+            return os.pread(self._descriptor, size, 0)
+
+    def _begin_again(self, descriptor: int) -> None:
+        self._descriptor, self._head, self._at_end = descriptor, b"", False
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        self.restarted = True
 
     def age(self) -> float:
         return max(0.0, clock.time() - os.fstat(self._descriptor).st_mtime)
