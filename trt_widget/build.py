@@ -556,6 +556,15 @@ class Build:
             executor.request_cancel(reason)
         self._wake.set()
 
+    def kill(self) -> None:
+        """Cancel, and end the process that builds without a grace; returns at once.
+
+        A build in a thread can only be asked: it ends where TensorRT calls back.
+        """
+        self.request_cancel()
+        if self._executor is not None:
+            self._executor.abandon()
+
     def cancel_blocker(self) -> None:
         """Ask the build that this one waits for to stop."""
         executor = self._executor

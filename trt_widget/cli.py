@@ -258,7 +258,9 @@ def _add_server(parser: _Parser, module: str) -> None:
 
     def run(arguments: argparse.Namespace) -> int:
         if arguments.configure is not None:
-            arguments.configure = load_function(arguments.configure)
+            # A module may print when it is imported, and stdout may be a protocol's.
+            with contextlib.redirect_stdout(sys.stderr):
+                arguments.configure = load_function(arguments.configure)
         code: int = found.run(arguments)
         return code
 

@@ -323,6 +323,16 @@ def test_a_child_that_ignores_being_terminated_is_killed() -> None:
     assert (build.status, build.result.ended_by) == ("cancelled", "killed")
 
 
+def test_kill_knows_no_grace() -> None:
+    build = Build(DENSENET, grace=30).start()
+    in_the_gap(build)
+    build.kill()
+    build.wait_ended(10)
+    assert (build.status, build.result.reason) == ("cancelled", "user")
+    assert build.result.stop_latency_s < 5.0
+    Build(DENSENET).kill()  # not started: nothing but a cancel
+
+
 def test_the_deadline_holds_inside_the_gap() -> None:
     build = Build(DENSENET, timeout=1.0, grace=0.2).start()
     with pytest.raises(BuildCancelled) as caught:

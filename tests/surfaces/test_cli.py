@@ -290,6 +290,14 @@ def test_what_the_build_process_prints_is_shown(
     assert any(re.fullmatch(r"\| hello \d+", text) for text in shown.seen)
 
 
+@pytest.mark.parametrize("server", ["lsp", "mcp"])
+def test_what_a_module_prints_stays_out_of_a_protocol(server: str, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("print('imported')\ndef configure(*_):\n    pass\n")
+    done = run(server, "--configure=loud:configure", folder=tmp_path)
+    assert done.stdout == b""
+    assert b"imported" in done.stderr
+
+
 # ---- cancelling ----------------------------------------------------------------------------------
 
 

@@ -100,7 +100,7 @@ class Interrupts:
                     return False  # a thread cannot be ended
                 if not left:
                     left = clock.monotonic() + _KILL_S
-                    _kill(build)
+                    build.kill()
                 elif clock.monotonic() > left:
                     return False
 
@@ -111,13 +111,6 @@ class Interrupts:
             say(said if asked else _NOBODY_LISTENS)
         elif not asked and self._build.result is None:
             self._view.notice = _NOBODY_LISTENS
-
-
-def _kill(build: Build) -> None:
-    """End the process that builds, without a grace."""
-    executor = build._executor  # noqa: SLF001 - what leaving the interpreter does, too
-    if executor is not None:
-        executor.abandon()
 
 
 def leave_at_once(view: View) -> NoReturn:
