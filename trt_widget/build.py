@@ -304,7 +304,8 @@ class Build:
         ends, with no phase open and no promise of an ``end`` event, makes it ``ended``.
 
         :meth:`request_cancel` asks the producer; where nobody listens it returns False, says so in
-        :attr:`notes`, and the status stays. :meth:`close` only stops to read.
+        :attr:`notes`, and the status stays. Ctrl-C in :meth:`wait` asks as well. :meth:`close` only
+        stops to read.
         """
         self = cls.__new__(cls)
         executor = FollowedExecutor(source, control=control, wait=wait)

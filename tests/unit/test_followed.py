@@ -481,6 +481,23 @@ def test_only_phases_and_no_end_is_an_outcome_that_is_not_known() -> None:
     assert "No phase was open then." in error_of(follow(text(promised, *PHASES))).evidence
 
 
+@pytest.mark.parametrize("how", ["to its end", "as it grows", "as a recording"])
+def test_what_a_subscriber_has_written_ends_with_its_status(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(text(HELLO, RUNNING, *PHASES, StatusChanged(1.5, "succeeded")))
+    more: dict[str, Any] = {"wait": False} if how == "as a recording" else {}
+    build = follow(path.read_bytes() if how == "to its end" else path, **more)
+    assert build.status == "succeeded"
+    assert build.result is not None
+    assert (build.result.duration_s, build.result.ended_by) == (1.5, "completed")
+    message = LogMessage(0.3, "error", "out of memory")
+    build = follow(text(HELLO, *PHASES[:2], message, StatusChanged(1.0, "failed", None, "No GPU.")))
+    with pytest.raises(BuildFailed, match=r"No GPU\.") as caught:
+        build.wait()
+    assert not isinstance(caught.value, StreamError)
+    assert caught.value.messages == ("out of memory",)
+
+
 def test_a_recording_is_read_to_where_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_bytes(text(HELLO, *PHASES[:2]))

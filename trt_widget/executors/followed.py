@@ -36,6 +36,7 @@ from trt_widget.errors import (
     BuildFailed,
     StreamError,
     from_record,
+    to_record,
 )
 from trt_widget.events import (
     PROTOCOL_VERSION,
@@ -89,6 +90,8 @@ MAX_WAITING_BYTES: Final = 64 << 20
 _KEPT_BESIDE = 1_000
 #: Seconds between two looks at whether the producer still lives.
 _ALIVE_S = 1.0
+#: Seconds that an ``end`` may take to come after the status that says the same.
+_END_S = 1.0
 #: Seconds that a request may take to be written.
 _ASK_S = 1.0
 #: A file that was written no longer ago than this was written now, in seconds.
@@ -204,6 +207,8 @@ class FollowedExecutor:
         self.running_at: float | None = None
         self.cancelling_at: float | None = None
         self._again: StreamStarted | None = None
+        self._last_status: StatusChanged | None = None
+        self._last_status_at = 0.0
         self.estimate: Estimate | None = None
         self.last_words: BuildEnded | None = None
         self._reason: str | None = None
@@ -450,15 +455,18 @@ class FollowedExecutor:
             self._caught_up = True
             if self._good == 0 and incoming.growing and now - quiet_since > self._start_s:
                 raise self._nothing()
-            if self._is_time_to_look(now) and self._producer_is_gone():
+            if self._is_over(now):
                 return self._left_behind(incoming)
         self._settle(incoming)
         return self._finished()
 
-    def _is_time_to_look(self, now: float) -> bool:
+    def _is_over(self, now: float) -> bool:
+        """Whether there will be no more, though the file does not say so."""
+        if self._last_status is not None:  # what a subscriber has written has no other end
+            return now - self._last_status_at > _END_S
         due = now - self._looked >= _ALIVE_S
         self._looked = now if due else self._looked
-        return due
+        return due and self._producer_is_gone()
 
     def _left_behind(self, incoming: Input) -> Outcome | None:
         """Take what the producer wrote between the last look and its own end."""
@@ -585,7 +593,7 @@ class FollowedExecutor:
         self._tree = PhaseTree()
         self._words.clear()
         self.hello = event
-        self.estimate = None
+        self.estimate = self._last_status = None
         self._times.restart(0.0 if event is None else event.time)
         if event is None:
             self._good = 0
@@ -607,6 +615,9 @@ class FollowedExecutor:
                 self._times.zero_is_near(event.time)
         elif event.status == "cancelling":
             self._cancelling(event.reason, event.time)
+        elif event.status in _STATUSES:
+            self._last_status = event
+            self._last_status_at = clock.monotonic()
 
     def _cancelling(self, reason: str | None, time: float) -> None:
         if self._reason is None:
@@ -682,10 +693,23 @@ class FollowedExecutor:
             return end.reason
         return self._reason or ("user" if end.status == "cancelled" else None)
 
-    def _broken_off(self) -> Outcome:
+    def _end_of(self, last: StatusChanged) -> BuildEnded:
+        """Give the end that the last status of a build stands for."""
+        error = None
+        if last.status == "failed":
+            cause = last.detail or "The build failed, and its stream does not say why."
+            error = to_record(BuildFailed(cause, messages=self._words))
+        ended_by = {"succeeded": "completed", "failed": "error"}.get(last.status, "unknown")
+        return BuildEnded(last.time, last.status, ended_by, last.reason, error)
+
+    def _broken_off(self) -> Outcome | None:
         """Make the outcome of a stream that has an end, and no ``end`` in it."""
         if self._good == 0:
             raise self._nothing()
+        last = self._last_status
+        if last is not None:
+            self.last_words = self._end_of(last)
+            return self._finished()
         opened = self._tree.open_phases
         promised = self.hello is not None and self.hello.pid is not None
         if not self._tail or not (opened or promised):
@@ -698,11 +722,11 @@ class FollowedExecutor:
                 ),
             )
         phase = PATH_SEPARATOR.join(opened[-1])[:MAX_NAME] if opened else None
-        last = [f"The last event was {self._times.latest:.1f} s after the start of the build."]
+        heard = [f"The last event was {self._times.latest:.1f} s after the start of the build."]
         if phase is None:
-            last.append("No phase was open then.")
+            heard.append("No phase was open then.")
         if self._producer_is_gone() and self.hello is not None:
-            last.append(f"The process {self.hello.pid} that wrote it does not run any more.")
+            heard.append(f"The process {self.hello.pid} that wrote it does not run any more.")
         return Outcome(
             "failed",
             error=StreamError(
@@ -710,7 +734,7 @@ class FollowedExecutor:
                 "The process that built was ended or has lost its output: see what it printed. "
                 "A build that did end there is not known here.",
                 self._words,
-                evidence=[*last, *self._bad],
+                evidence=[*heard, *self._bad],
                 phase=phase,
             ),
             ended_by="crashed",
