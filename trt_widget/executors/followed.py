@@ -306,13 +306,15 @@ class FollowedExecutor:
     def abandon(self) -> None:
         """Read no more; the build itself goes on."""
         self._stop.set()
+        rest = "had been asked to cancel it" if self._told else "went on with it"
+        note = f"It was followed no longer; the process that builds {rest}."
         self._end(
             Outcome(
                 "ended",
                 time=max(self._times.latest, clock.perf_counter() - self.origin)
                 if self.running_at is not None
                 else 0.0,
-                notes=(*self._all_notes(), "It was followed no longer; the build itself went on."),
+                notes=(*self._all_notes(), note),
             )
         )
 
