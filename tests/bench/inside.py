@@ -194,13 +194,24 @@ def _wait_for(widget: BuildWidget, start: float) -> None:
 
 
 def _build_alone(path: str, start: float) -> None:
+    _build(path)
+    _built(perf_counter() - start)
+
+
+def first_build(path: str) -> None:
+    """Print the seconds of a build without a monitor, the first of this process."""
+    start = perf_counter()
+    _build(path)
+    print(perf_counter() - start)
+
+
+def _build(path: str) -> None:
     builder = trt.Builder(logger := trt.Logger(trt.Logger.ERROR))
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
     assert parser.parse_from_file(path)
     assert builder.build_serialized_network(network, builder.create_builder_config())
-    _built(perf_counter() - start)
 
 
 def _built(seconds: float) -> None:
