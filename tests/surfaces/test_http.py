@@ -504,10 +504,12 @@ def test_what_waits_and_what_is_kept_is_bounded(slow: Served, root: Path) -> Non
     assert full.status_code == 429
     assert int(full.headers["retry-after"]) > 0
     assert "run or wait" in problem_in(full)["cause"]
+    # The answer to its start has said for whom it waits.
+    assert "resnet50.onnx" in builds[1]["waiting_for"]
+    assert all(re.fullmatch("[0-9a-f]{24}", build["id"]) for build in builds)
     data = (root / "mlp.onnx").read_bytes()
     assert slow.client.post("/builds", content=data).status_code == 429
     assert scratch_of(slow) == []
-    wait_for(lambda: slow.status(builds[1])["waiting_for"] is not None)
     for build in builds:
         slow.client.delete(f"/builds/{build['id']}").raise_for_status()
     wait_for(lambda: not slow.family())

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,6 +120,32 @@ def test_a_build_is_watched_and_cancelled(page: Page, served: Served) -> None:
     assert page.evaluate("sources.map((source) => source.readyState)") == [2]
     page.get_by_role("button", name="Delete").click()
     expect(entry).to_have_count(0)
+
+
+def test_the_clock_starts_when_a_build_begins_to_run(page: Page, served: Served) -> None:
+    first = served.start("resnet50.onnx")
+    build = served.start("resnet50.onnx")
+    open_page(page, served)
+    page.evaluate("(id) => (location.hash = `build=${id}`)", build["id"])
+    expect(page.locator("#status")).to_contain_text("Pending")
+    expect(page.locator("#left")).to_contain_text("waiting for resnet50.onnx")
+    waited = time.monotonic()
+    wait_for(lambda: time.monotonic() - waited > 3.0)
+    expect(page.locator("#elapsed")).to_have_text("")
+    served.client.delete(f"/builds/{first['id']}").raise_for_status()
+    expect(page.locator("#status")).to_contain_text("Running")
+    row = page.locator("#rows li", has_text="Cloning network graph")
+    expect(row).to_have_attribute("data-status", "running")
+    times = [page.locator("#elapsed").text_content(), row.locator(".time").text_content()]
+    truth = served.status(build)["elapsed_s"]
+    assert all(0.0 < seconds(text or "") < truth + 0.2 for text in times), (times, truth)
+    served.client.delete(f"/builds/{build['id']}").raise_for_status()
+
+
+def seconds(text: str) -> float:
+    """Read a time of less than a minute."""
+    number, unit = text.split()
+    return float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
 
 
 def test_hostile_names_stay_text(page: Page, served: Served) -> None:

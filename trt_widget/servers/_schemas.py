@@ -96,6 +96,8 @@ class Summary(BaseModel):
     created: float = Field(description="seconds since the epoch")
     progress: float | None = Field(description="0 to 1, where earlier builds tell")
     eta_s: float | None
+    elapsed_s: float = Field(description="since it began to run")
+    grace_s: float = Field(description="how long a cancel waits for TensorRT's next step")
     links: Links
 
 
@@ -105,7 +107,6 @@ class Status(Summary):
     reason: str | None = Field(description="why it was cancelled")
     backend: str
     device: str | None
-    elapsed_s: float
     exceeded: bool
     basis: str | None
     waiting_for: str | None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import csv
 import io
+import time
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -63,6 +65,9 @@ _LONGEST_PAUSE_S: Final = 1.0
 _DISCARD: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _PIECE: Final = 1 << 20
+#: Seconds that the answer to a start waits for the build's turn, and between two looks.
+_TURN_S: Final = 0.5
+_LOOK_S: Final = 0.01
 #: Digits of a number of a batch; Python refuses to read thousands of them.
 _LONGEST_ID: Final = 20
 
@@ -147,6 +152,8 @@ class _Server:
             "created": entry.created,
             "progress": build.progress,
             "eta_s": build.eta_s,
+            "elapsed_s": round(build.now(), 6) if build.status != "pending" else 0.0,
+            "grace_s": build.grace_s,
             "links": self.links(entry),
         }
 
@@ -377,8 +384,17 @@ def _add_start(app: FastAPI, server: _Server) -> None:
         except ClientDisconnect:
             return Response(status_code=408)  # to nobody
         location = {"Location": f"/builds/{entry.id}"}
+        await _know_its_turn(entry)
         status = await run_in_threadpool(server.status, entry)
         return JSONResponse(status, 201, location)
+
+
+async def _know_its_turn(entry: Entry) -> None:
+    """Wait a moment, so that the answer can say whether it runs or for whom it waits."""
+    build = entry.build
+    deadline = time.monotonic() + _TURN_S
+    while build.status == "pending" and build.waiting_for is None and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_S)
 
 
 def _add_builds(app: FastAPI, server: _Server) -> None:

@@ -235,7 +235,13 @@ class Builds:
                 build.rename(clipped(str(name), MAX_LABEL))
             broadcast = Broadcast(build)
             entry = Entry(
-                secrets.token_urlsafe(12), build, broadcast, build.name, time.time(), path
+                # Hexadecimal: no id begins with what a shell's command takes for an option.
+                secrets.token_hex(12),
+                build,
+                broadcast,
+                build.name,
+                time.time(),
+                path,
             )
             build.start()
             self._entries[entry.id] = entry

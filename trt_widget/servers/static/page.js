@@ -18,6 +18,8 @@ import { Stream, chooseRows, secondsOf, statusOf } from "./stream.js";
  * @property {Status} status
  * @property {number} created in epoch seconds
  * @property {number | null} progress
+ * @property {number} elapsed_s since it began to run
+ * @property {number} grace_s how long a cancel waits for TensorRT
  * @property {Record<"events" | "timings" | "log" | "engine" | "report", string>} links
  */
 
@@ -195,6 +197,11 @@ class Row {
   }
 }
 
+/** Seconds that a build took. @param {StreamEvent} end @returns {number} */
+function tookOf(end) {
+  return end.facts.duration_s ?? end.time;
+}
+
 class View {
   stream = new Stream();
   /** @type {Build | null} */
@@ -273,21 +280,32 @@ class View {
 
   /** @param {string} lines */
   #take(lines) {
-    const before = this.stream.now;
+    const { now: before, status } = this.stream;
     try {
       this.stream.take(lines);
     } catch (error) {
       say(part("alert"), `The stream cannot be read: ${error}`);
       return this.#disconnect();
     }
-    if (this.stream.now < before) this.#zero = Infinity;
-    this.#zero = Math.min(this.#zero, performance.now() / 1000 - this.stream.now);
+    // The clock starts when the build begins to run, not while it waits for its turn.
+    if (status === "pending" || this.stream.now < before) this.#zero = Infinity;
+    this.#hear(this.stream.status, this.stream.now);
     if (this.#drawing) return;
     this.#drawing = true;
     setTimeout(() => {
       this.#drawing = false;
       this.draw();
     }, DRAW_MS);
+  }
+
+  /** Take a reading of the stream's clock. @param {Status} status @param {number} time */
+  #hear(status, time) {
+    if (status !== "pending") this.#zero = Math.min(this.#zero, performance.now() / 1000 - time);
+  }
+
+  /** Take what the list says of this build now: the stream tells no time while TensorRT is silent. @param {Build} build */
+  update(build) {
+    if (this.stream.status !== "pending") this.#hear(build.status, build.elapsed_s);
   }
 
   #now() {
@@ -306,7 +324,7 @@ class View {
     setAttribute(part("build"), "data-status", status);
     setText(part("status"), STATUS[status].join(" "));
     setText(part("name"), stream.name);
-    setText(part("elapsed"), duration(now));
+    setText(part("elapsed"), end ? duration(tookOf(end)) : status === "pending" ? "" : duration(now));
     setText(part("meta"), [stream.backend, end?.facts.device].filter(Boolean).join(" · "));
     const over = end !== null || ["succeeded", "cancelled", "failed", "ended"].includes(status);
     const cancel = part("cancel");
@@ -359,7 +377,7 @@ class View {
   #drawEnd(end) {
     part("outcome").hidden = end === null;
     if (!end) return;
-    const took = duration(end.facts.duration_s ?? end.time);
+    const took = duration(tookOf(end));
     const { error } = end;
     setText(part("cause"), error ? error.cause : end.status === "succeeded" ? `The engine was built in ${took}.` : `It has ended after ${took}.`);
     const nodes = (error?.nodes ?? []).slice(0, 20).map(
@@ -445,6 +463,7 @@ function choose() {
   const named = new URLSearchParams(location.hash.slice(1)).get("build");
   const wanted = builds.find(({ id }) => id === named) ?? (named ? null : builds[0]) ?? null;
   if (wanted?.id !== view.build?.id) view.open(wanted);
+  if (wanted) view.update(wanted);
   drawList(builds);
 }
 
