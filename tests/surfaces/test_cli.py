@@ -776,6 +776,39 @@ def test_watch_reads_a_pipe(files: Path, tmp_path: Path) -> None:
     assert b"mlp.onnx: succeeded after" in done.stdout
 
 
+def pipeline(model: Path, *options: str) -> list[str]:
+    """Give a shell's pipeline of a build and who watches it."""
+    build = shlex.join([*COMMAND, "build", str(model), *options, "--events=-"])
+    return [
+        "bash",
+        "-c",
+        f"{build} | {shlex.join([*COMMAND, 'watch', '-'])}; echo ${{PIPESTATUS[@]}}",
+    ]
+
+
+def test_a_pipeline_has_one_picture_and_one_ctrl_c(
+    files: Path, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal(command=pipeline(files / "resnet50.onnx", *SLOWLY))
+    lines = shown.wait_for("Cloning network graph ━")
+    assert whole(lines)
+    shown.send("\x03")
+    lines = shown.wait_for("130 130")
+    shown.end()
+    said = "\n".join(lines)
+    assert said.count("resnet50.onnx: cancelled after") == 1
+    assert "listen" not in said
+    assert "No -o" not in said
+    assert sum(line.startswith("Building engine ") for line in lines) == 1
+
+
+def test_a_pipeline_says_once_why_it_failed(files: Path, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal(command=pipeline(files / "odd.onnx"), lines=50)
+    said = "\n".join(shown.wait_for("1 1"))
+    shown.end()
+    assert said.count("does not know the operator Nope") == 1
+
+
 def test_watch_of_what_is_no_stream(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text("this is\nno stream\n")
     done = run("watch", "e.jsonl", "--no-wait", folder=tmp_path)

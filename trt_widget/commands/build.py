@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+#: Seconds within which a reader that knows the events has left after the last.
+_LEAVE_S = 1.5
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Build, and give the exit code."""
@@ -41,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
             out = or_nowhere(sys.stderr, stack)
         build = _new_build(arguments)
         outputs = _checked_outputs(arguments, build)
-        view = make_view(build, out, arguments.progress)
+        quiet = arguments.progress == "auto" and isinstance(target, int) and _is_watched(target)
+        progress = "none" if quiet else arguments.progress
+        view = make_view(build, out, progress)
         writer, listener = _connect(arguments, build, target)
-        if build.options.output is None and arguments.progress != "none":
+        if build.options.output is None and progress != "none":
             say("No -o FILE is given: the engine is built, and not saved.", out)
-        with Interrupts(build, view) as interrupts:
+        with Interrupts(build, view, quiet=quiet) as interrupts:
             try:
                 view.start()
                 build.start()
@@ -67,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         if writer is not None and writer.error is not None:
             complain(writer.error)
         saved = _write_outputs(build, outputs)
-        return outcome(build, saved=saved)
+        told = quiet and isinstance(target, int) and _has_told(build, writer, target)
+        return outcome(build, saved=saved, told=told)
 
 
 def _new_build(arguments: argparse.Namespace) -> Build:
@@ -122,6 +128,31 @@ def _only_events() -> Iterator[int]:
         os.dup2(old, 1)
         os.close(old)
         os.close(kept)
+
+
+def _is_watched(target: int) -> bool:
+    """Say whether the events go to another program while stderr is a terminal.
+
+    It is that program's to show them: two pictures in one terminal would destroy each other.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        mode = os.fstat(target).st_mode
+        piped = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        return piped and sys.stderr is not None and sys.stderr.isatty()
+    return False
+
+
+def _has_told(build: Build, writer: EventWriter | None, target: int) -> bool:
+    """Say whether the reader has understood how it ended: it leaves at the last event by itself."""
+    if sys.platform == "win32" or writer is None or writer.error is not None:
+        return False
+    if build.result is None or build.result.status != "failed":
+        return False
+    import select
+
+    gone = select.poll()
+    gone.register(target, 0)  # an error is all that is waited for: nobody reads any more
+    return bool(gone.poll(1000 * _LEAVE_S))
 
 
 def _connect(

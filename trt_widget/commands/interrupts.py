@@ -23,6 +23,8 @@ __all__ = ["LOOK_S", "Interrupts", "leave_at_once"]
 LOOK_S = 0.1
 #: Two signals within this time are one: wrappers pass on what the terminal has sent them both.
 _ONE_SIGNAL_S = 0.3
+#: Seconds within which a build that got the same Ctrl-C says that it is cancelled.
+_SHARED_S = 2.0
 #: Seconds that a build which is being killed may take to end.
 _KILL_S = 3.0
 _CANCELLING = "Cancelling at the next step… (Ctrl-C again ends it at once)"
@@ -35,14 +37,40 @@ class Interrupts:
 
     The first asks it to stop, the second ends it: a build of ours by killing its process, one that
     is followed by leaving it. Handlers set flags; everything else is done by :meth:`wait`.
+
+    Parameters
+    ----------
+    build, view
+        What runs, and what shows it.
+    followed
+        Whether it runs elsewhere.
+    quiet
+        Whether nothing is said: another program shows the same build in this terminal.
+    piped
+        Whether it comes from another program of the same pipeline, which gets the same Ctrl-C.
     """
 
-    def __init__(self, build: Build, view: View, *, followed: bool = False) -> None:
+    def __init__(
+        self,
+        build: Build,
+        view: View,
+        *,
+        followed: bool = False,
+        quiet: bool = False,
+        piped: bool = False,
+    ) -> None:
         self.killed = False
         self._build = build
         self._view = view
         self._followed = followed
+        self._quiet = quiet
+        #: Whether the process that builds is taken to have got the same Ctrl-C, and until when it
+        #: has time to say so.
+        self.shared = False
+        self._shared_until = 0.0
+        self._piped = piped
         self._asked = False
+        self._by_key = False
         self._told = False
         self._last = -_ONE_SIGNAL_S
         self._before: dict[int, Any] = {}
@@ -64,12 +92,14 @@ class Interrupts:
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             self._before[number] = signal.signal(number, handler)
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def _on_signal(self, number: int, _frame: object) -> None:
         now = clock.monotonic()
         if self._asked and now - self._last > _ONE_SIGNAL_S:
             self.killed = True
         self._last = now
         self._asked = True
+        if number == signal.SIGINT:
+            self._by_key = True
 
     def _on_stop(self, number: int, _frame: object) -> None:
         """Ctrl-Z: leave the terminal in order, stop, and draw again when it goes on."""
@@ -95,18 +125,32 @@ class Interrupts:
             if self._asked and not self._told:
                 self._told = True
                 self._ask()
+            if self._shared_until and clock.monotonic() > self._shared_until:
+                self._shared_until = 0.0
+                if build.status != "cancelling":  # a pipe from somewhere else
+                    self.shared = False
+                    self._ask()
             if self.killed:
-                if self._followed or build.executor != "process":
+                if not self.shared and (self._followed or build.executor != "process"):
                     return False  # a thread cannot be ended
                 if not left:
                     left = clock.monotonic() + _KILL_S
-                    build.kill()
+                    if not self._followed:
+                        build.kill()
                 elif clock.monotonic() > left:
                     return False
 
     def _ask(self) -> None:
+        if self._by_key and self._piped:
+            # Whoever writes was asked by the same key, and the stream will say so.
+            self.shared, self._piped = True, False
+            self._shared_until = clock.monotonic() + _SHARED_S
+            self._view.cancelling = _CANCELLING
+            return
         said = self._view.cancelling = _ASKED if self._followed else _CANCELLING
         asked = self._build.request_cancel("interrupt")
+        if self._quiet:
+            return
         if isinstance(self._view, Nothing):
             say(said if asked else _NOBODY_LISTENS)
         elif not asked and self._build.result is None:

@@ -93,7 +93,7 @@ def make_view(build: Build, out: TextIO, progress: str) -> View:
     return Lines(build, out)
 
 
-def outcome(build: Build, *, saved: bool = True, ours: bool = True) -> int:
+def outcome(build: Build, *, saved: bool = True, ours: bool = True, told: bool = False) -> int:
     """Say why it failed, if it did, and give the exit code.
 
     Parameters
@@ -102,11 +102,13 @@ def outcome(build: Build, *, saved: bool = True, ours: bool = True) -> int:
         Whether all files could be written that were asked for.
     ours
         Whether the options of the command line are those of the build.
+    told
+        Whether somebody else has said already why it failed.
     """
     result = build.result
     if result is None:
         return UNKNOWN
-    if result.status == "failed" and result.error is not None:
+    if result.status == "failed" and result.error is not None and not told:
         complain(result.error, ours=ours)
     code = {"succeeded": SUCCEEDED, "failed": FAILED, "cancelled": CANCELLED}
     found = code.get(result.status, UNKNOWN)
