@@ -28,8 +28,9 @@ __all__ = ["load_function", "main"]
 
 _EXIT_CODES = """exit codes:
   0    the engine was built (also where a cancel came too late)
-  1    the build failed, or a file that was asked for could not be written
-  2    the command line is wrong, or names a model that cannot be read
+  1    the build failed (also where the model is no ONNX), or a file that was asked for could not be
+       written; a reader of --events - that leaves early is none
+  2    the command line is wrong, or names a model that is not there
   130  the build was cancelled: by Ctrl-C, a signal, --timeout or a request
 """
 _WATCH_CODES = f"""{_EXIT_CODES}  3    the stream does not say how the build ended
@@ -280,7 +281,8 @@ def _add_progress(parser: Any) -> None:
         "--progress",
         choices=("auto", "bars", "lines", "none"),
         default="auto",
-        help="bars in a terminal, lines elsewhere (auto)",
+        help="bars in a terminal, lines elsewhere (auto); auto draws nothing where the events go "
+        "to another program and stderr is a terminal",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from trt_widget.errors import SaveError
     from trt_widget.sinks.control import Listener
 
 __all__ = ["run"]
@@ -69,9 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
                 if interrupts.killed:
                     writer.close()
                     break
-        if writer is not None and writer.error is not None:
-            complain(writer.error)
         saved = _write_outputs(build, outputs)
+        if writer is not None and writer.error is not None:
+            _tell_of(writer.error, build, said=progress != "none")
+            # Whoever reads standard output may stop when it has enough.
+            saved = saved and isinstance(target, int) and writer.error.errno == errno.EPIPE
         told = quiet and isinstance(target, int) and _has_told(build, writer, target)
         return outcome(build, saved=saved, told=told)
 
@@ -128,6 +132,14 @@ def _only_events() -> Iterator[int]:
         os.dup2(old, 1)
         os.close(old)
         os.close(kept)
+
+
+def _tell_of(error: SaveError, build: Build, *, said: bool) -> None:
+    """Say that the events are not whole; the cause may be among the notes that were shown."""
+    if not said or build.result is None or error.cause not in build.result.notes:
+        complain(error)
+    elif error.remedy:
+        say(error.remedy)
 
 
 def _is_watched(target: int) -> bool:
