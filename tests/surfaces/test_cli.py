@@ -386,6 +386,31 @@ def test_requests_come_from_the_file_beside_the_events(files: Path, tmp_path: Pa
     assert last.reason == "user"
 
 
+def test_a_file_of_events_has_one_build_at_a_time(files: Path, tmp_path: Path) -> None:
+    model = str(files / "resnet50.onnx")
+    first = start(
+        *("build", model, *SLOWLY, "--events=e.jsonl", "--progress=none"), folder=tmp_path
+    )
+    events = tmp_path / "e.jsonl"
+    wait_until(lambda: events.exists() and b"step_complete" in events.read_bytes())
+    second = run("build", str(files / "mlp.onnx"), "--events=e.jsonl", folder=tmp_path)
+    assert second.returncode == 2
+    who = f"the build of resnet50.onnx in process {first.pid} writes there"
+    assert who in second.stderr.decode()
+    (tmp_path / "e.jsonl.control").write_text(REQUEST)  # the first one listens as before
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+    told = events_of(events.read_bytes())
+    assert [event.kind for event in told].count("stream_start") == 1
+    assert isinstance(told[-1], BuildEnded)
+    assert [path.name for path in tmp_path.iterdir()] == ["e.jsonl"]
+    again = run("build", str(files / "mlp.onnx"), "--events=e.jsonl", folder=tmp_path)
+    assert again.returncode == 0
+    begun = events_of(events.read_bytes())[0]
+    assert isinstance(begun, StreamStarted)
+    assert begun.model == "mlp.onnx"
+
+
 def test_requests_come_from_stdin(files: Path, tmp_path: Path) -> None:
     process = start(
         *("build", str(files / "resnet50.onnx"), *SLOWLY, "--events=-", "--control=-"),

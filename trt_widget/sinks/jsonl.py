@@ -11,8 +11,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trt_widget._text import line
 from trt_widget.broadcast import Broadcast
 from trt_widget.errors import OutputError, SaveError
+from trt_widget.events import EventError, StreamStarted, from_json
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,6 +31,8 @@ __all__ = ["EventWriter"]
 _LOOK_S = 0.1
 #: How long a pipe that nobody reads is waited for once the build has ended, in seconds.
 _NOBODY_S = 1.0
+#: Bytes of the longest first line that is read.
+_LONGEST_START = 64 * 1024
 _CAUSES = {
     errno.EPIPE: ("whoever read them has gone", "Start whoever reads them before, and keep it."),
     errno.ENOSPC: ("the disk is full", "Free some space, or write them elsewhere."),
@@ -56,7 +63,7 @@ class EventWriter:
     Raises
     ------
     OutputError
-        The file cannot be written.
+        The file cannot be written, or another build writes to it now.
     """
 
     def __init__(self, source: Build | Broadcast, target: str | os.PathLike[str] | int) -> None:
@@ -120,6 +127,7 @@ class EventWriter:
         finally:
             self._reader.close()
             if self._descriptor is not None and not isinstance(self._target, int):
+                _unlock(self._descriptor)
                 with contextlib.suppress(OSError):
                     os.close(self._descriptor)
 
@@ -172,12 +180,62 @@ def _open_if_read(path: str | os.PathLike[str]) -> int | None:
 
 
 def _open(path: str | os.PathLike[str]) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+    """Begin a new file; while it is open nobody else can."""
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
     try:
-        return os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise _refused(path, why) from error
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if not _lock(descriptor):
+            os.close(descriptor)
+            raise _taken(path)
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+if sys.platform == "win32":
+
+    def _lock(_descriptor: int) -> bool:
+        """Do without: a lock would keep readers out, too."""
+        return True
+
+    def _unlock(_descriptor: int) -> None:
+        """There is none."""
+
+else:
+
+    def _lock(descriptor: int) -> bool:
+        """Say whether nobody else writes there: the lock ends with the process at the latest."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        """Let go, even if a forked process still has the file open."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _taken(path: str | os.PathLike[str]) -> BuildError:
+    name = os.fspath(path)
+    who = "another build"
+    with contextlib.suppress(OSError, ValueError, EventError), open(path, "rb") as file:  # noqa: PTH123 - as elsewhere here
+        first = from_json(file.readline(_LONGEST_START))
+        if isinstance(first, StreamStarted) and first.pid is not None:
+            model = line(first.model, 100)
+            who = (
+                f"the build of {model} in process {first.pid}" if model else f"process {first.pid}"
+            )
+    return OutputError(
+        f"The events cannot be written to {name!r}: {who} writes there.",
+        "Choose another file, or wait until that build has ended.",
+    )
 
 
 def _refused(path: str | os.PathLike[str], why: str) -> BuildError:
