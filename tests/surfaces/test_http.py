@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import onnx
@@ -30,6 +30,7 @@ from trt_widget.broadcast import Broadcast
 from trt_widget.events import BuildEnded, Snapshot, StreamStarted
 from trt_widget.executors.lock import runtime_folder
 from trt_widget.servers import _sse
+from trt_widget.servers._uploads import safe_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,9 +189,49 @@ def test_an_uploaded_model(server: Served, root: Path) -> None:
     assert build["name"] == "of mine"
     (folder,) = scratch_of(server)
     assert server.wait(build)["status"] == "succeeded"
-    assert (folder / "model.onnx").read_bytes() == data
+    assert (folder / "of_mine").read_bytes() == data
     server.client.delete(f"/builds/{build['id']}").raise_for_status()
     assert scratch_of(server) == []
+
+
+def test_names_of_uploads_and_downloads(server: Served, root: Path) -> None:
+    odd = server.client.post("/builds", params={"name": "env.sh"}, content=b"echo").json()
+    assert server.wait(odd)["error"]["cause"].startswith("env.sh ")
+    data = (root / "mlp.onnx").read_bytes()
+    names = [server.client.post("/builds", content=data).json()["name"] for _ in range(2)]
+    assert all(re.fullmatch(r"uploaded model \d+", name) for name in names)
+    assert names[0] != names[1]
+    name = '../模型 "1"\r\n.onnx'
+    build = server.client.post("/builds", params={"name": name}, content=data).json()
+    assert build["name"] == name
+    assert server.wait(build)["status"] == "succeeded"
+    answer = server.client.get(f"/builds/{build['id']}/engine")
+    plain, _, full = answer.headers["content-disposition"].partition("; filename*=UTF-8''")
+    assert plain == 'attachment; filename="___1.engine"'
+    assert unquote(full) == "模型_1.engine"
+    csv_ = server.client.get(f"/builds/{build['id']}/timings", params={"format": "csv"})
+    assert unquote(csv_.headers["content-disposition"]).endswith("模型_1-timings.csv")
+    for entry in server.client.get("/builds").json()["builds"]:
+        server.client.delete(f"/builds/{entry['id']}").raise_for_status()
+    assert scratch_of(server) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("densenet-12.onnx", "densenet-12.onnx"),
+        ("../../.bashrc", "bashrc"),
+        ("C:\\CON", "C_CON"),
+        ("NUL.onnx", "model_NUL.onnx"),
+        ("-rf *", "rf"),
+        ("", "model"),
+        ("\ud800\0", "model"),
+        ("a" * 300 + ".onnx", "a" * 27 + "_" + "a" * 22 + ".onnx"),
+    ],
+)
+def test_a_name_for_a_file(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+    assert len(safe_name(name).encode()) <= 255 - len("-timings.csv")
 
 
 def test_an_upload_reads_no_file_of_the_server(server: Served, tmp_path: Path) -> None:
@@ -457,9 +498,18 @@ def test_options_of_an_upload_are_checked_before_it(server: Served) -> None:
         answer = server.client.post("/builds", params={"options": options}, content=b"model")
         assert answer.status_code == 422
         assert word in problem_in(answer)["cause"]
-    form = server.client.post("/builds", files={"model": b"model"})
-    assert form.status_code == 415
-    assert "--data-binary" in problem_in(form)["remedy"]
+    for form in (
+        server.client.post("/builds", files={"model": b"model"}),
+        # As `curl -d` sends it.
+        server.client.post(
+            "/builds",
+            content=b'{"model": "mlp.onnx"}',
+            headers={"Content-Type": "application/x-www-form-urlencoded"},
+        ),
+    ):
+        assert form.status_code == 415
+        assert "--data-binary" in problem_in(form)["remedy"]
+        assert "Content-Type: application/json" in problem_in(form)["remedy"]
     empty = server.client.post("/builds", content=b"")
     assert "empty" in problem_in(empty)["cause"]
     assert scratch_of(server) == []

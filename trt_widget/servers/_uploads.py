@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import shutil
 import time
@@ -20,12 +21,26 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = ["BodyError", "Scratch", "discard", "save_stream", "too_large"]
+__all__ = ["BodyError", "Scratch", "discard", "safe_name", "save_stream", "too_large"]
 
 #: Bytes that are gathered before they are written, on a thread.
 _PIECE: Final = 1 << 20
 #: Seconds without a byte after which an upload is given up.
 STALL_S: Final = 60.0
+#: Characters of a file's name: file systems take 255 bytes, and one may have four.
+_LONGEST_NAME: Final = 55
+#: What Windows takes for a device, whatever follows a dot.
+_DEVICES: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+
+
+def safe_name(name: str) -> str:
+    """Make a stranger's name one for a file anywhere: letters, digits and a few signs."""
+    found = re.sub(r"[^\w.+-]+", "_", name)
+    if len(found) > _LONGEST_NAME:  # what comes last says what it is
+        half = _LONGEST_NAME // 2
+        found = f"{found[:half]}_{found[-half:]}"
+    found = found.strip("._-+")
+    return found if found and not _DEVICES.match(found) else f"model_{found}".rstrip("_")
 
 
 class BodyError(Exception):

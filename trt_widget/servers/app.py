@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import csv
 import io
@@ -11,6 +10,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeVar
+from urllib.parse import quote
 
 from fastapi import FastAPI, Header, Query, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
@@ -42,7 +42,7 @@ from trt_widget.servers._schemas import (
     describe_interface,
 )
 from trt_widget.servers._sse import EventStream
-from trt_widget.servers._uploads import BodyError, discard, save_stream, too_large
+from trt_widget.servers._uploads import BodyError, discard, safe_name, save_stream, too_large
 from trt_widget.servers.builds import RequestError, describe
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _DISCARD: Final = 64 << 20
 _DISCARD_S: Final = 2.0
 _PIECE: Final = 1 << 20
+_NO_MODELS: Final = ("application/x-www-form-urlencoded", "text/json")
 #: Seconds that the answer to a start waits for the build's turn, and between two looks.
 _TURN_S: Final = 0.5
 _LOOK_S: Final = 0.01
@@ -140,6 +141,7 @@ class _Server:
         self.scratch = scratch
         self.max_upload = max_upload
         self.uploads = 0
+        self.unnamed = 0
         self.streams = 0
         self.closing = False
 
@@ -188,11 +190,14 @@ class _Server:
         self, request: Request, kind: str, options: str | None, name: str | None
     ) -> Entry:
         """Take a model and start it; its file goes when the build is forgotten."""
-        if kind.startswith("multipart/"):
+        if kind.startswith("multipart/") or kind in _NO_MODELS:
+            # The second is also what curl says of any body unless it is told what to say.
             raise BodyError(
                 415,
-                "The body is a form, not a model.",
-                "Send the model itself as the body: curl --data-binary @model.onnx.",
+                f"By its Content-Type the body is no model: {kind:.100}.",
+                "For a model: curl -H 'Content-Type: application/octet-stream' --data-binary "
+                "@model.onnx; for a request: curl --json '{\"model\": …}', which says "
+                "Content-Type: application/json.",
             )
         wanted = None
         if options is not None:
@@ -200,13 +205,17 @@ class _Server:
         if self.uploads >= MAX_UPLOADS:
             raise HTTPException(429, "Too many models are being uploaded.")
         self.uploads += 1
+        if not name:
+            self.unnamed += 1
+        label = name or f"uploaded model {self.unnamed}"
         folder = await run_in_threadpool(self.scratch.new_folder)
         remove = partial(_remove_folder, folder)
         try:
             chunks = _body_of(request, self.max_upload)
-            await save_stream(chunks, folder / "model.onnx", self.max_upload)
-            start = partial(self.builds.start, uploaded=True, name=name or "uploaded model")
-            entry = await run_in_threadpool(start, folder / "model.onnx", wanted)
+            path = folder / safe_name(name or "model.onnx")  # errors are about a file by its name
+            await save_stream(chunks, path, self.max_upload)
+            start = partial(self.builds.start, uploaded=True, name=label)
+            entry = await run_in_threadpool(start, path, wanted)
         except BaseException:
             await run_in_threadpool(remove)
             raise
@@ -384,17 +393,17 @@ def _add_start(app: FastAPI, server: _Server) -> None:
         except ClientDisconnect:
             return Response(status_code=408)  # to nobody
         location = {"Location": f"/builds/{entry.id}"}
-        await _know_its_turn(entry)
+        await run_in_threadpool(_know_its_turn, entry)
         status = await run_in_threadpool(server.status, entry)
         return JSONResponse(status, 201, location)
 
 
-async def _know_its_turn(entry: Entry) -> None:
+def _know_its_turn(entry: Entry) -> None:
     """Wait a moment, so that the answer can say whether it runs or for whom it waits."""
     build = entry.build
     deadline = time.monotonic() + _TURN_S
     while build.status == "pending" and build.waiting_for is None and time.monotonic() < deadline:
-        await asyncio.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
 
 
 def _add_builds(app: FastAPI, server: _Server) -> None:
@@ -503,7 +512,8 @@ def _add_results(app: FastAPI, server: _Server) -> None:
     def timings(
         build_id: str, form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json"
     ) -> Response:
-        build = builds.get(build_id).build
+        entry = builds.get(build_id)
+        build = entry.build
         with build.lock:
             columns = build.tree.timing_columns(build.now())
             complete = build.status in FINAL
@@ -519,7 +529,9 @@ def _add_results(app: FastAPI, server: _Server) -> None:
             [cell.replace("\0", "�") if isinstance(cell, str) else cell for cell in row]
             for row in rows
         )
-        return Response(text.getvalue(), headers=_named(build_id, "csv"), media_type="text/csv")
+        return Response(
+            text.getvalue(), headers=_named(entry, "-timings.csv"), media_type="text/csv"
+        )
 
     @app.get(
         "/builds/{build_id}/log",
@@ -552,7 +564,8 @@ def _add_results(app: FastAPI, server: _Server) -> None:
         summary="The engine",
     )
     def engine(build_id: str) -> Response:
-        build = builds.get(build_id).build
+        entry = builds.get(build_id)
+        build = entry.build
         found = build.engine
         if found is None:
             over = build.status in FINAL
@@ -562,7 +575,7 @@ def _add_results(app: FastAPI, server: _Server) -> None:
                 "Ask for the build to see why." if over else "Wait until it has ended.",
             )
         content = memoryview(found).cast("B")
-        headers = {**_named(build_id, "engine"), "Content-Length": str(content.nbytes)}
+        headers = {**_named(entry, ".engine"), "Content-Length": str(content.nbytes)}
         return StreamingResponse(
             _pieces(content), headers=headers, media_type="application/octet-stream"
         )
@@ -580,9 +593,14 @@ def _add_results(app: FastAPI, server: _Server) -> None:
         return HTMLResponse(page, headers={"Content-Security-Policy": _REPORT_POLICY})
 
 
-def _named(build_id: str, suffix: str) -> dict[str, str]:
-    # Not after the build: its name is a stranger's.
-    return {"Content-Disposition": f'attachment; filename="{build_id}.{suffix}"'}
+def _named(entry: Entry, suffix: str) -> dict[str, str]:
+    """Call a download after its build."""
+    name = safe_name(entry.name.removesuffix(".onnx")) + suffix
+    plain = name.encode("ascii", "replace").decode().replace("?", "_")
+    disposition = f'attachment; filename="{plain}"'
+    if plain != name:
+        disposition += f"; filename*=UTF-8''{quote(name)}"
+    return {"Content-Disposition": disposition}
 
 
 def _pieces(content: memoryview) -> Iterator[bytes]:
