@@ -573,6 +573,34 @@ def test_a_file_that_begins_again(tmp_path: Path) -> None:
     assert seen.count("stream_start") >= 3
 
 
+def test_what_ended_before_says_when_and_makes_way_for_a_new_build(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    old = text(HELLO, RUNNING, *PHASES, BuildEnded(1.5, "cancelled", "step", "user"))
+    path.write_bytes(old)
+    os.utime(path, (time.time() - 200, time.time() - 200))
+    for wait in (True, False):
+        build = follow(path, wait=wait)
+        assert build.status == "cancelled"
+        assert notes_of(build) == "Its stream ended 3 min ago, before it was followed."
+    build = Build.follow(path).start()
+    time.sleep(0.3)
+    new = StreamStarted(0.0, "new.onnx", "tensorrt", "10.16")
+    path.write_bytes(text(new, RUNNING))
+    until(lambda: (build.status, build.name) == ("running", "new.onnx"))
+    with path.open("ab") as file:
+        file.write(text(*PHASES, DONE))
+    build.wait_ended(10)
+    assert (build.status, notes_of(build)) == ("succeeded", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(5.2, "5 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (200_000, "2 days")],
+)
+def test_how_long_ago(seconds: float, said: str) -> None:
+    assert followed._ago(seconds) == said
+
+
 def test_a_stream_start_within_a_stream_starts_over() -> None:
     first: list[Event] = [
         StreamStarted(0.0, "a"),

@@ -60,7 +60,7 @@ from trt_widget.events import (
 )
 from trt_widget.executors import Outcome
 from trt_widget.executors.foreign import LATEST_S, MAX_NAME, MAX_SHORT, Times, clean, sound
-from trt_widget.executors.incoming import CHUNK, LOOK_S, Lines, open_input
+from trt_widget.executors.incoming import CHUNK, LOOK_S, Lines, look_at, open_input
 from trt_widget.options import BuildOptions
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
@@ -94,6 +94,10 @@ _ALIVE_S = 1.0
 _END_S = 1.0
 #: Seconds that a request may take to be written.
 _ASK_S = 1.0
+#: Seconds for which the stream of an earlier build is taken to be about to be replaced: whoever
+#: starts a build and looks at its stream at once means the new one.
+_OLD_S = 2.0
+_REPLACE_S = 2.0
 #: A file that was written no longer ago than this was written now, in seconds.
 _FRESH_S = 1.0
 
@@ -228,6 +232,7 @@ class FollowedExecutor:
         self._times = Times()
         self._told_running = self._caught_up = False
         self._settled = self._looked = 0.0
+        self._ended_before: float | None = None
         self._host = ""
         self._thread = threading.Thread(
             target=self._run, name=f"trt_widget stream {self.label}"[:60], daemon=True
@@ -389,6 +394,7 @@ class FollowedExecutor:
     def _run(self) -> None:
         incoming: Input | None = None
         try:
+            self._await_another()
             incoming = self._open()
             if incoming is not None:
                 outcome = self._read(incoming)
@@ -431,6 +437,23 @@ class FollowedExecutor:
             if self._stop.wait(LOOK_S):
                 return None
 
+    def _await_another(self) -> None:
+        """Wait a moment for a new build where there is only the stream of an earlier one."""
+        found = look_at(self._path) if self._tail and self._path is not None else None
+        if found is None or found.age < _OLD_S or not _is_end(found.last):
+            return
+        deadline = clock.monotonic() + min(_REPLACE_S, self._start_s)
+        while clock.monotonic() < deadline and not self._stop.wait(LOOK_S):
+            now = look_at(self._path)
+            if now is None or now.identity != found.identity:
+                return
+
+    def _note_age(self, incoming: Input) -> None:
+        """Remember how long ago a stream ended that had ended before it was followed."""
+        age = incoming.age()
+        if not self._caught_up and incoming.growing and age > _OLD_S:
+            self._ended_before = age
+
     def _read(self, incoming: Input) -> Outcome | None:
         """Read until the end of the build or of the stream; ``None`` where it was closed."""
         quiet_since = clock.monotonic()
@@ -443,6 +466,7 @@ class FollowedExecutor:
             if data == b"":
                 if (rest := self._lines.rest()) and self._take_line(rest):
                     break
+                self._note_age(incoming)
                 self._settle(incoming)
                 return self._broken_off()
             now = clock.monotonic()
@@ -459,6 +483,7 @@ class FollowedExecutor:
                 raise self._nothing()
             if self._is_over(now):
                 return self._left_behind(incoming)
+        self._note_age(incoming)
         self._settle(incoming)
         return self._finished()
 
@@ -646,6 +671,10 @@ class FollowedExecutor:
 
     def _all_notes(self) -> tuple[str, ...]:
         notes = []
+        if self._ended_before is not None:
+            notes.append(
+                f"Its stream ended {_ago(self._ended_before)} ago, before it was followed."
+            )
         if self._times.told is False:
             notes.append("The stream has no times: those shown are when its lines arrived here.")
         if self._bad_count:
@@ -790,6 +819,25 @@ class FollowedExecutor:
 
 
 # ---- what is read --------------------------------------------------------------------------------
+
+
+def _is_end(line: bytes) -> bool:
+    """Say whether a line is the last of a build."""
+    try:
+        event = from_json(line)
+    except EventError:
+        return False
+    return isinstance(event, BuildEnded) or (
+        isinstance(event, StatusChanged) and event.status in _STATUSES
+    )
+
+
+def _ago(seconds: float) -> str:
+    """Give a time in the largest unit of which there are two."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _begins(event: Event) -> bool:

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import time as clock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if sys.platform != "win32":
     import select
@@ -22,7 +22,7 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CHUNK", "LOOK_S", "Input", "Lines", "open_input"]
+__all__ = ["CHUNK", "LOOK_S", "Input", "Kept", "Lines", "look_at", "open_input"]
 
 #: Seconds between two looks at a file that may grow, and at a pipe that may have something.
 LOOK_S = 0.1
@@ -30,8 +30,38 @@ LOOK_S = 0.1
 CHUNK = 1 << 16
 #: Bytes by which the beginning of a file is known again: of a stream, time and process are in it.
 HEAD = 512
+#: Bytes of the end of a file in which its last line is looked for.
+_LAST = 256 * 1024
 #: Files of bytes that gzip wrote.
 _ZIPPED = ".gz"
+
+
+class Kept(NamedTuple):
+    """What is known of a file that ended some time ago."""
+
+    identity: tuple[int, ...]
+    last: bytes
+    age: float
+
+
+def look_at(path: Any) -> Kept | None:
+    """Give what is known of a regular file, with its last line; ``None`` for anything else."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = -1
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - may be bytes
+            return None
+        descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
+        found = os.fstat(descriptor)
+        os.lseek(descriptor, max(0, found.st_size - _LAST), os.SEEK_SET)
+        last = os.read(descriptor, _LAST).rstrip(b"\r\n").rpartition(b"\n")[2]
+    except OSError:
+        return None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return Kept(identity, last, max(0.0, clock.time() - found.st_mtime))
 
 
 class Input(Protocol):
