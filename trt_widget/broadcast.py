@@ -87,7 +87,7 @@ def ended_event(build: Build) -> BuildEnded:
         "timing_cache": result.timing_cache,
     }
     return BuildEnded(
-        max(build.tree.now, 0.0),
+        max(build.tree.now, build.last_status.time, 0.0),
         result.status,
         result.ended_by,
         result.reason,

@@ -678,7 +678,7 @@ class Build:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(tell)
 
-    def stream(self, *, interval: float = 0.5, heartbeat: float = 5.0) -> ChunkStream:
+    def stream(self, *, interval: float = 0.5, heartbeat: float = 1.0) -> ChunkStream:
         """Give small chunks, as plain dicts: phases as they open and close, then the outcome.
 
         ::

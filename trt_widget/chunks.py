@@ -5,12 +5,15 @@
     for chunk in Build("model.onnx", timeout=600).stream():
         print(chunk["phase"], chunk["status"])
 
-A chunk is a plain dict of JSON's types. The seven keys of :data:`KEYS` are in every one:
+A chunk is a plain dict of JSON's types. The eight keys of :data:`KEYS` are in every one:
 
 - ``phase``, ``parent``: names as TensorRT gives them; ``None`` where the chunk is about the build
 - ``step``, ``total``: steps completed and announced by the latest phase of this name there;
   ``None`` where not known
-- ``elapsed_s``: seconds since the build began to run; ``eta_s``: seconds left, or ``None``
+- ``at_s``: when that happened, in seconds since the build began to run: the phase opened
+  (``"running"``) or ended, the build entered its state
+- ``elapsed_s``: seconds since the build began to run until now; ``eta_s``: seconds left, or
+  ``None``
 - ``status``: of a phase ``"running"``, ``"done"``, ``"cancelled"`` or ``"failed"``; of the build
   ``"pending"`` (with ``waiting_for``), ``"running"`` or ``"cancelling"``
 
@@ -25,8 +28,9 @@ of it, and a path that was open more than once since is one chunk with a ``count
 is at most one chunk every ``interval`` seconds, and at most :data:`BURST` at once; where there are
 more, the outermost phases go first. The limit does not hold back what takes time: of a path that
 has been open for :data:`LONG_S` the opening and the closing are always told. Whatever was told to
-run is told to have ended before the outcome comes. While nothing happens, the innermost open phase
-is told again every ``heartbeat`` seconds, so that a reader can leave.
+run is told to have ended before the outcome comes, and nothing is told to have ended after the
+phase around it has: what had no turn by then is not told. While nothing happens, the innermost
+open phase is told again every ``heartbeat`` seconds, so that a reader can look at its own limits.
 
 **Memory.** Nothing piles up for a slow reader, which holds nothing up either: a few numbers are
 kept for each path, and the paths are bounded by :data:`trt_widget.phases.MAX_PATHS`.
@@ -66,7 +70,7 @@ __all__ = [
 ]
 
 #: What every chunk has.
-KEYS: Final = ("phase", "step", "total", "parent", "elapsed_s", "eta_s", "status")
+KEYS: Final = ("phase", "step", "total", "parent", "at_s", "elapsed_s", "eta_s", "status")
 #: Seconds between two chunks, on average.
 INTERVAL_S: Final = 0.5
 #: Chunks that may come at once after a pause.
@@ -74,7 +78,7 @@ BURST: Final = 12
 #: Seconds after which a phase is told whatever the rate.
 LONG_S: Final = 1.0
 #: Seconds without a chunk after which one comes although nothing has happened.
-HEARTBEAT_S: Final = 5.0
+HEARTBEAT_S: Final = 1.0
 
 #: Seconds between two looks at the tree.
 _LOOK_S: Final = 0.1
@@ -210,7 +214,8 @@ class ChunkStream:
         """Seconds until the tree is worth a look."""
         if self._build.result is not None:
             return 0.0
-        patience = _LOOK_S if self._rung else _IDLE_S
+        until_due = self._news.due - self._looked
+        patience = _LOOK_S if self._rung else min(_IDLE_S, max(_LOOK_S, until_due))
         return max(0.0, self._looked + patience - clock.monotonic())
 
     # ------------------------------------------------------------------ leaving
@@ -338,12 +343,14 @@ class _Bell:
 class _Told:
     """What was told of a path."""
 
-    __slots__ = ("closed", "held", "revision", "running", "total_s")
+    __slots__ = ("closed", "ended", "held", "revision", "running", "total_s")
 
     def __init__(self) -> None:
         #: Instances of which it was told that they have ended, and the seconds that they took.
         self.closed = 0
         self.total_s = 0.0
+        #: When the latest of them had ended.
+        self.ended = -math.inf
         #: Whether the last thing told is that the path is open.
         self.running = False
         #: Whether something had to wait for its turn.
@@ -380,6 +387,11 @@ class _News:
         self._status: tuple[str, str | None] = ("", None)
         self._told: dict[tuple[str, ...], _Told] = {}
 
+    @property
+    def due(self) -> float:
+        """When a chunk comes although nothing has happened, by the clock of :meth:`look`."""
+        return self._spoke + self._heartbeat
+
     def look(self, build: Build, moment: float) -> None:
         """Find out what is new; ``moment`` is the time by a monotonic clock."""
         if self._looked is None:
@@ -401,8 +413,8 @@ class _News:
         if result is not None:
             self.ready.append(_outcome(result, clocks))
             self.complete = True
-        elif not self.ready and moment - self._spoke >= self._heartbeat:
-            self.ready.append(_heartbeat(build, clocks))
+        elif not self.ready and moment >= self.due:
+            self.ready.append(self._tell_again(build, clocks))
         if self.ready:
             self._spoke = moment
 
@@ -412,34 +424,52 @@ class _News:
         if status == self._status:
             return
         self._status = status
-        chunk = _about_build(build.status, clocks)
-        if build.status == "cancelling":
-            self.ready.append(chunk)
-        elif build.status == "pending" and build.waiting_for is not None:
-            self.ready.append({**chunk, "waiting_for": line(build.waiting_for, _NAME)})
+        waits = build.status == "pending" and build.waiting_for is not None
+        if build.status == "cancelling" or waits:
+            self.ready.append(_state(build, clocks))
+
+    def _tell_again(self, build: Build, clocks: dict[str, Any]) -> Chunk:
+        """Tell the innermost of the phases that were told to run: the one heard of last."""
+        opened = [
+            node for node in build.tree.walk() if node.open_count and self._told[node.path].running
+        ]
+        if not opened:
+            return _state(build, clocks)
+        node = max(opened, key=lambda node: (node.last_event, node.depth))
+        return _of_phase(node, "running", _since(node), clocks)
 
     def _compare(self, tree: PhaseTree, now: float) -> Iterator[_Change]:
         # While a build unwinds, phases finish that have not come to their end: that is known later.
         unwinding = tree.cancel_delivered is not None and tree.outcome is None
-        every = self._interval <= 0.0 or self._allowed >= 1.0 or tree.outcome is not None
         for node in tree.walk():
             told = self._told.get(node.path)
             if told is None:
                 told = self._told[node.path] = _Told()
-            # What had to wait is looked at again when it may be told, or grows long.
-            held = told.held and (every or node.open_count)
-            if told.revision != node.revision or held:
+            # What had to wait may have its turn now, or has grown long.
+            if told.revision != node.revision or told.held:
                 told.revision, told.held = node.revision, unwinding
                 for change in _changes(node, told, unwinding=unwinding):
                     long = change.opening and now - change.time >= LONG_S
-                    yield change._replace(must=change.must or long)
+                    if told.running or not self._is_past(change):
+                        yield change._replace(must=change.must or long)
+
+    def _is_past(self, change: _Change) -> bool:
+        """Whether a phase around it was told to have ended since."""
+        for above in _around(change.node):
+            told = self._told[above.path]
+            over = not above.open_count and told.closed == above.count
+            if not told.running and (over or change.time <= told.ended):
+                return True
+        return False
 
     def _choose(self, changes: Iterable[_Change]) -> list[_Change]:
         """Take what must be told, and of the rest what may: the outermost; in order of time."""
-        chosen: list[_Change] = []
-        others: list[_Change] = []
-        for change in changes:
-            (chosen if change.must else others).append(change)
+        every = list(changes)
+        chosen = [change for change in every if change.must]
+        # What is told is told with what is around it.
+        around = {above.index for change in chosen for above in _around(change.node)}
+        chosen += [one for one in every if one.node.index in around and not one.must]
+        others = [one for one in every if one.node.index not in around and not one.must]
         if self._interval > 0.0:
             self._allowed = max(self._allowed - len(chosen), -float(BURST))
             # Stable: among equally deep ones in order of the tree.
@@ -451,11 +481,13 @@ class _News:
         chosen += others[:allowed]
         for change in others[allowed:]:
             change.told.held = True
-        chosen.sort(key=_order)
+        chosen = sorted(_within(chosen), key=_order)
         for change in chosen:
             node, told = change.node, change.told
             told.closed, told.total_s = node.count - node.open_count, node.total_s
             told.running = change.opening
+            if not change.opening:
+                told.ended = change.time
             # Another of that path may be open, and has its turn later.
             told.held = bool(node.open_count) and not change.opening
         return chosen
@@ -465,7 +497,7 @@ def _changes(node: PhaseNode, told: _Told, *, unwinding: bool) -> Iterator[_Chan
     """Give what was not told of a path: that it is open now, or that it has ended, or both."""
     closed = node.count - node.open_count
     if closed < told.closed:  # a stream that began anew
-        told.closed, told.total_s, told.running = 0, 0.0, False
+        told.closed, told.total_s, told.ended, told.running = 0, 0.0, -math.inf, False
     ended, spent = closed - told.closed, node.total_s - told.total_s
     if ended and not unwinding and (spent >= LONG_S or not node.open_count):
         time = node.ended or 0.0
@@ -474,8 +506,37 @@ def _changes(node: PhaseNode, told: _Told, *, unwinding: bool) -> Iterator[_Chan
             yield _Change(node, told, time - spent, must=True, opening=True)
         yield _Change(node, told, time, ended, must=must or told.running)
     elif node.open_count and not told.running:
-        since = min(instance.start for instance in node.instances)
-        yield _Change(node, told, since, ended + 1, opening=True)
+        yield _Change(node, told, _since(node), ended + 1, opening=True)
+
+
+def _since(node: PhaseNode) -> float:
+    """Give when the oldest of the open phases of a path has opened."""
+    return min(instance.start for instance in node.instances)
+
+
+def _around(node: PhaseNode) -> Iterator[PhaseNode]:
+    above = node.parent
+    while above is not None:
+        yield above
+        above = above.parent
+
+
+def _within(changes: list[_Change]) -> Iterator[_Change]:
+    """Have everything end before what is around it does: what was only counted has no time.
+
+    What may belong to a later phase around it, not told yet, is left for the next look.
+    """
+    ends = {change.node.path: change.time for change in changes if not change.opening}
+    left: set[int] = set()
+    for change in changes:
+        for above in _around(change.node):
+            if above.open_count and change.time > ends.get(above.path, math.inf):
+                left.add(change.node.index)
+                change.told.revision = -1
+    for change in changes:
+        if change.node.index not in left:
+            around = [ends[above.path] for above in _around(change.node) if above.path in ends]
+            yield change._replace(time=min([change.time, *around]))
 
 
 def _order(change: _Change) -> tuple[float, bool, int]:
@@ -487,39 +548,45 @@ def _order(change: _Change) -> tuple[float, bool, int]:
 # ---- chunks -------------------------------------------------------------------------------------
 
 
-def _about_build(status: str, clocks: dict[str, Any]) -> Chunk:
-    return dict.fromkeys(KEYS) | clocks | {"status": status}
+def _about_build(status: str, at: float, clocks: dict[str, Any]) -> Chunk:
+    return dict.fromkeys(KEYS) | clocks | {"status": status, "at_s": _at(at, clocks)}
 
 
-def _of_phase(node: PhaseNode, status: str, clocks: dict[str, Any]) -> Chunk:
+def _state(build: Build, clocks: dict[str, Any]) -> Chunk:
+    """Tell how the build itself stands."""
+    chunk = _about_build(build.status, build.last_status.time, clocks)
+    if build.status == "pending" and build.waiting_for is not None:
+        chunk["waiting_for"] = line(build.waiting_for, _NAME)
+    return chunk
+
+
+def _of_phase(node: PhaseNode, status: str, at: float, clocks: dict[str, Any]) -> Chunk:
     return {
         "phase": line(node.name, _NAME),
         "step": node.step,
         "total": node.step_total if node.step_total > 0 else None,
         "parent": None if node.parent is None else line(node.parent.name, _NAME),
+        "at_s": _at(at, clocks),
         **clocks,
         "status": status,
     }
 
 
+def _at(time: float, clocks: dict[str, Any]) -> float:
+    """Give a time that is not ahead of now, whatever the clocks of two processes say."""
+    now: float = clocks["elapsed_s"]
+    return min(max(round(time, 3), 0.0), now)
+
+
 def _about_phase(change: _Change, clocks: dict[str, Any]) -> Chunk:
     status = "running" if change.opening else STATUSES[change.node.last_status]
-    chunk = _of_phase(change.node, status, clocks)
+    chunk = _of_phase(change.node, status, change.time, clocks)
     return {**chunk, "count": change.number} if change.number > 1 else chunk
-
-
-def _heartbeat(build: Build, clocks: dict[str, Any]) -> Chunk:
-    """Tell the innermost of the open phases again: the one that was heard of last."""
-    opened = [node for node in build.tree.walk() if node.open_count]
-    if not opened:
-        return _about_build(build.status, clocks)
-    node = max(opened, key=lambda node: (node.last_event, node.depth))
-    return _of_phase(node, "running", clocks)
 
 
 def _outcome(result: BuildResult, clocks: dict[str, Any]) -> Chunk:
     return {
-        **_about_build(result.status, clocks),
+        **_about_build(result.status, result.duration_s, clocks),
         "duration_s": round(result.duration_s, 3),
         "ended_by": result.ended_by,
         "reason": result.reason,

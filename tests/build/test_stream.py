@@ -20,7 +20,9 @@ import pytest
 from tests import models
 from tests.bench.builds import make_flood
 from trt_widget import Build, BuildStateError, BuildWidget
-from trt_widget.chunks import BURST, INTERVAL_S, KEYS
+from trt_widget.broadcast import Broadcast
+from trt_widget.chunks import BURST, HEARTBEAT_S, INTERVAL_S, KEYS
+from trt_widget.events import BuildEnded, StatusChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,12 +53,27 @@ def ended(build: Build) -> Any:
     return build.result
 
 
+def nested(chunks: list[Chunk]) -> bool:
+    """Whether nothing has ended after its parent; one that came again may be told just after."""
+    over: set[str | None] = set()
+    for place, chunk in enumerate(chunks[:-1]):
+        if chunk["parent"] is not None and chunk["parent"] in over:
+            later = itertools.takewhile(
+                lambda one, now=chunk["elapsed_s"]: one["elapsed_s"] == now, chunks[place + 1 :]
+            )
+            if chunk["parent"] not in {one["phase"] for one in later}:
+                return False
+        (over.discard if chunk["status"] == "running" else over.add)(chunk["phase"])
+    return True
+
+
 def check(chunks: list[Chunk]) -> Chunk:
     """Check what holds for every whole stream, and give the outcome."""
     assert all(tuple(chunk)[: len(KEYS)] == KEYS for chunk in chunks)
     assert json.loads(json.dumps(chunks, allow_nan=False)) == chunks
     times = [chunk["elapsed_s"] for chunk in chunks]
     assert times == sorted(times)
+    assert all(0.0 <= chunk["at_s"] <= chunk["elapsed_s"] for chunk in chunks)
     final = [chunk for chunk in chunks if chunk["status"] in {"succeeded", "failed", "cancelled"}]
     outcomes = [chunk for chunk in final if chunk["phase"] is None]
     assert outcomes == [chunks[-1]]
@@ -65,6 +82,7 @@ def check(chunks: list[Chunk]) -> Chunk:
         path = (chunk["parent"], chunk["phase"])
         (opened.add if chunk["status"] == "running" else opened.discard)(path)
     assert not {path for path in opened if path[1] is not None}
+    assert nested(chunks)
     return chunks[-1]
 
 
@@ -99,7 +117,8 @@ def test_a_build_from_its_first_phase_to_its_engine(
     assert phases["Building engine"]["parent"] is None
     assert phases["Building engine"]["status"] == "done"
     assert phases["Optimizing graph"]["parent"] == "Building engine from subgraph"
-    assert len(chunks) <= 2 * build.tree.paths + 1
+    # And a heartbeat in each second at most.
+    assert len(chunks) <= 2 * build.tree.paths + 1 + outcome["duration_s"]
 
 
 @BOTH
@@ -144,6 +163,27 @@ def test_heartbeats_in_the_silence() -> None:
     else:
         pytest.fail("the loop ended by itself")
     assert ended(build).status == "cancelled"
+
+
+def test_a_limit_of_ones_own_is_kept_in_the_silence() -> None:
+    """With what is the default: one looks at the time in each chunk."""
+    build = Build(LARGE, grace=0.1)
+    for chunk in build.stream():
+        if chunk["elapsed_s"] > 2.5:
+            break
+    assert chunk["status"] == "running"
+    assert chunk["at_s"] < chunk["elapsed_s"] < 2.5 + 3 * HEARTBEAT_S
+    assert ended(build).status == "cancelled"
+
+
+def test_the_end_is_not_older_than_the_status_before_it() -> None:
+    build = Build(LARGE, timeout=1.5, grace=0.2)
+    broadcast = Broadcast(build)
+    build.start()
+    events = [event for batch in broadcast.reader() for event in batch.events]
+    *_, status, end = (one for one in events if isinstance(one, (StatusChanged, BuildEnded)))
+    assert (status.status, end.status) == ("cancelled", "cancelled")
+    assert end.time >= status.time > 1.5
 
 
 # ---- leaving ------------------------------------------------------------------------------------

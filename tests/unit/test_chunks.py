@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import threading
@@ -11,22 +12,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.traces import mnist_events, timed
-from trt_widget import Build, OptionError
+from trt_widget import Build, BuildWidget, OptionError
 from trt_widget.chunks import (
     BURST,
+    HEARTBEAT_S,
     INTERVAL_S,
     KEYS,
     LONG_S,
     _News,
     describe_error,
+    stream,
 )
 from trt_widget.errors import BuildError
 from trt_widget.events import (
     CancelDelivered,
     Event,
     PhaseFinished,
+    PhasesCollapsed,
     PhasesCompleted,
     PhaseStarted,
+    StatusChanged,
     StepCompleted,
 )
 from trt_widget.phases import MAX_PATHS, PhaseTree
@@ -49,6 +54,7 @@ class Scripted:
         self.status = "running"
         self.entered_at = {"running": 0.0}
         self.waiting_for: str | None = None
+        self.last_status = StatusChanged(0.0, "running")
         self.eta_s: float | None = None
         self.result: Any = None
         self.time = 0.0
@@ -111,6 +117,7 @@ def test_phases_open_and_close_and_the_outcome_is_last() -> None:
         "step": 0,
         "total": 4,
         "parent": "Building engine",
+        "at_s": 0.2,
         "elapsed_s": 0.5,
         "eta_s": 2.5,
         "status": "running",
@@ -264,6 +271,84 @@ def test_what_was_told_to_run_is_told_to_have_ended() -> None:
                 running.discard(chunk["phase"])
         assert running == set()
         assert chunks[-1]["status"] == "succeeded"
+
+
+def nested(chunks: Iterable[Chunk]) -> bool:
+    """Whether nothing has ended after its parent; names are used once in these trees."""
+    over: set[str | None] = set()
+    for chunk in chunks:
+        if chunk["parent"] in over:
+            return False
+        (over.discard if chunk["status"] == "running" else over.add)(chunk["phase"])
+    return True
+
+
+def test_nothing_ends_after_its_parent() -> None:
+    build = Scripted(interval=1.0)
+    chunks = build.at(0.1, start(0.0, "root"))
+    chunks += build.at(0.3, start(0.2, "around", "root"))
+    short = [run(1.5, f"short {i}", "around", 3, 0.001) for i in range(2 * BURST)]
+    chunks += build.at(1.6, *short, PhaseFinished(1.55, "around"))
+    for tick in range(20):  # there is a turn for them now, and it is too late
+        chunks += build.at(2.0 + tick)
+    told_short = [phase for phase, _ in told(chunks) if str(phase).startswith("short")]
+    assert 0 < len(told_short) < len(short)
+    assert told(chunks)[-1] == ("around", "done")
+    # Those that come again are told with those that were not.
+    last = run(30.0, "short 23", "around", 1, 0.001)
+    chunks += build.at(30.1, start(29.0, "around", "root"), last)
+    assert (chunks[-1]["phase"], chunks[-1]["count"]) == ("short 23", 4)
+    assert nested(chunks)
+    _, chunks = flooded(20, 300)
+    assert nested(chunks)
+
+
+def test_what_was_only_counted_ends_before_its_parent() -> None:
+    build = Scripted()
+    build.at(0.1, start(0.0, "root"), start(0.0, "around", "root"))
+    chunks = build.at(
+        5.1,
+        PhaseFinished(3.0, "around"),
+        StepCompleted(5.0, "root", 1),
+        PhasesCollapsed(5.0, ("root", "around", "counted"), 1_000, 2.5, 0.01, 0, 0),
+    )
+    assert told(chunks) == [("counted", "running"), ("counted", "done"), ("around", "done")]
+    assert [chunk["at_s"] for chunk in chunks] == [2.5, 3.0, 3.0]
+
+
+def test_a_chunk_says_when_it_happened() -> None:
+    build = Scripted(interval=1e9, heartbeat=1.0)
+    assert build.at(1.0, start(0.25, "root"))[0]["at_s"] == 0.25
+    (again,) = build.at(4.0)
+    assert (again["status"], again["at_s"], again["elapsed_s"]) == ("running", 0.25, 4.0)
+    chunks = build.at(9.0, start(4.5, "long", "root"), PhaseFinished(8.25, "long"))
+    assert [(chunk["status"], chunk["at_s"]) for chunk in chunks] == [
+        ("running", 4.5),
+        ("done", 8.25),
+    ]
+    build.status, build.last_status = "cancelling", StatusChanged(9.5, "cancelling")
+    (chunk,) = build.at(9.75)
+    assert (chunk["status"], chunk["at_s"], chunk["elapsed_s"]) == ("cancelling", 9.5, 9.75)
+    # The clock of the process that builds may be ahead of ours.
+    build = Scripted()
+    assert build.at(0.5, start(0.501, "root"))[0]["at_s"] == 0.5
+
+
+def test_a_heartbeat_is_of_what_was_told() -> None:
+    """Else it would be told to run, and not to have ended."""
+    build = Scripted(interval=1e9, heartbeat=0.2)
+    chunks = build.at(0.0, start(0.0, "root"), *[run(0, f"p{i}", "root", 1, 0) for i in range(20)])
+    assert len(chunks) == BURST
+    assert told(build.at(0.5, start(0.4, "brief", "root"))) == [("root", "running")]
+    assert told(build.at(0.6, PhaseFinished(0.55, "brief"))) == []
+    assert told(build.end(0.7)) == [("root", "done"), (None, "succeeded")]
+
+
+def test_the_three_that_stream_agree() -> None:
+    for method in (Build.stream, BuildWidget.stream, stream):
+        parameters = inspect.signature(method).parameters
+        assert parameters["interval"].default == INTERVAL_S
+        assert parameters["heartbeat"].default == HEARTBEAT_S
 
 
 def test_a_slow_reader_gets_a_bounded_number_of_chunks() -> None:

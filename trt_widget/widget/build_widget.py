@@ -282,7 +282,7 @@ class BuildWidget(BuildCard):
         finally:
             self._saved.repeat()
 
-    def stream(self, *, interval: float = 0.5, heartbeat: float = 5.0) -> ChunkStream:
+    def stream(self, *, interval: float = 0.5, heartbeat: float = 1.0) -> ChunkStream:
         """Give the phases as small chunks, then the outcome; see :meth:`Build.stream`."""
         return self._build.stream(interval=interval, heartbeat=heartbeat)
 
