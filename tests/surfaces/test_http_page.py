@@ -148,6 +148,86 @@ def seconds(text: str) -> float:
     return float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
 
 
+#: A stream as a server writes it, up to the middle of a build, and what follows.
+MIDDLE = [
+    {"event": "stream_start", "model": "m.onnx", "backend": "tensorrt_rtx", "backend_version": "1"},
+    {"event": "status", "status": "running", "reason": None, "detail": None},
+    {"event": "phase_start", "phase": "Building", "parent": None, "num_steps": 6},
+    {"event": "phase_start", "phase": "Short", "parent": "Building", "num_steps": 6},
+    {"event": "step_complete", "phase": "Short", "step": 4},
+    {"event": "phase_finish", "phase": "Short", "time": 1.000009},
+    {"event": "step_complete", "phase": "Building", "step": 4},
+    {"event": "estimate", "progress": 0.32, "eta_s": 6.2, "exceeded": False},
+]
+CANCELLING = [
+    {"event": "status", "status": "cancelling", "reason": "user", "detail": None},
+    {"event": "estimate", "progress": 0.5, "eta_s": 4.0, "exceeded": False},
+]
+END = [
+    {"event": "phase_finish", "phase": "Building"},
+    {"event": "end", "status": "succeeded", "error": None, "notes": [], "engine_bytes": 10}
+    | {"time": 7.4, "facts": {"duration_s": 7.3}},
+]
+
+
+def show_stream(page: Page, served: Served, *events: dict[str, Any]) -> None:
+    """Have the page show a stream that was written by hand, of the newest of thirty builds."""
+    summary = {"status": "running", "created": 1.0, "progress": 0.21, "eta_s": 1.0, "links": {}}
+    summary |= {"elapsed_s": 1.0, "grace_s": 2.0, "name": "m.onnx"}
+    links = dict.fromkeys(("timings", "log", "engine", "report"), "/x") | {"events": "/builds/e"}
+    builds = [{**summary, "id": str(i), "links": links} for i in range(30)]
+    lines = [json.dumps({"time": 1.0, "thread": 0, **event}) for event in events]
+    data = "".join(f"data: {line}\n" for line in lines)
+    last = f"event: end\nid: 1\ndata: {lines[-1]}\n\n" if events[-1]["event"] == "end" else ""
+    page.route("**/builds", lambda route: route.fulfill(json={"builds": builds}))
+    page.route(
+        "**/builds/e",
+        lambda route: route.fulfill(
+            content_type="text/event-stream",
+            body=f"retry: 1000000\nevent: batch\nid: 1\n{data}\n{last}",
+        ),
+    )
+    open_page(page, served)
+    expect(page.locator("#rows li")).to_have_count(2)
+
+
+def test_what_is_said_twice_is_the_same(page: Page, served: Served) -> None:
+    show_stream(page, served, *MIDDLE)
+    expect(page.locator("#left")).to_have_text("32 % · about 6 s left")
+    expect(page.locator("#builds .pill").first).to_have_text("32 %")
+    expect(page.locator("#builds .pill").last).to_have_text("21 %")
+    expect(page.locator("#meta")).to_have_text("TensorRT for RTX 1")
+    expect(page.locator("#rows .time").last).to_have_text("9 µs")
+    # TensorRT has left the last step out, and the phase is done all the same.
+    expect(page.locator("#rows .steps")).to_have_text(["5 / 6", ""])
+    expect(page.locator("#rows .bar").last).to_have_attribute("aria-valuenow", "100")
+
+
+def test_the_time_of_the_end_is_the_builds(page: Page, served: Served) -> None:
+    show_stream(page, served, *MIDDLE, *END)
+    expect(page.locator("#cause")).to_have_text("The engine was built in 7.3 s.")
+    expect(page.locator("#elapsed")).to_have_text("7.3 s")
+
+
+def test_a_cancelled_build_gets_no_further(page: Page, served: Served) -> None:
+    show_stream(page, served, *MIDDLE, *CANCELLING)
+    stops = "It stops at the next step, at the latest after 2 s."
+    expect(page.locator("#left")).to_have_text(stops)
+    expect(page.locator("#whole")).to_have_attribute("aria-valuenow", "32")
+    expect(page.locator("#builds .pill").first).to_have_text("■ Cancelling…")
+
+
+def test_on_a_phone_the_chosen_build_is_in_sight(chromium: Chromium, served: Served) -> None:
+    context = chromium.browser.new_context(viewport={"width": 380, "height": 720})
+    try:
+        page = context.new_page()
+        show_stream(page, served, *MIDDLE)
+        for what in ("#name", "#cancel", "#whole"):
+            expect(page.locator(what)).to_be_in_viewport()
+    finally:
+        context.close()
+
+
 def test_hostile_names_stay_text(page: Page, served: Served) -> None:
     name = f"{models.EVIL_NAME}\N{RIGHT-TO-LEFT OVERRIDE}txt"
     answer = served.client.post("/builds", params={"name": name}, content=b"no model")

@@ -45,6 +45,9 @@ const STATUS = {
   done: ["✓", "Done"],
 };
 
+/** @type {Record<string, string>} */
+const BACKENDS = { tensorrt: "TensorRT", tensorrt_rtx: "TensorRT for RTX" };
+
 // ---------------------------------------------------------------------------------------------------- text and DOM
 
 /** @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
@@ -88,10 +91,17 @@ function setLines(list, lines) {
 /** @param {number} seconds */
 function duration(seconds) {
   const s = Math.max(0, seconds);
-  if (s < 0.1) return `${(s * 1000).toFixed(s < 0.01 ? 1 : 0)} ms`;
+  if (s === 0) return "0 s";
+  if (s < 0.001) return `${Math.max(1, Math.round(s * 1e6))} µs`;
+  if (s < 0.1) return `${Math.round(s * 1000)} ms`;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
   const two = (/** @type {number} */ n) => String(Math.floor(n)).padStart(2, "0");
   return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two((s / 60) % 60)}:${two(s % 60)}`;
+}
+
+/** A time that is a round number, or only an estimate. @param {number} seconds */
+function rough(seconds) {
+  return seconds < 60 ? `${Number(seconds.toFixed(1))} s` : duration(seconds);
 }
 
 /** @param {number} bytes */
@@ -190,7 +200,8 @@ class Row {
     const known = phase.steps > 0;
     const fraction = status === "done" ? 1 : known ? phase.step / phase.steps : status === "running" ? null : 0;
     const seconds = duration(secondsOf(phase, now));
-    const steps = known ? `${Math.min(phase.step, phase.steps)} / ${phase.steps}` : "";
+    // TensorRT skips steps: those of a phase that is done say nothing.
+    const steps = known && status !== "done" ? `${Math.min(phase.step, phase.steps)} / ${phase.steps}` : "";
     fill(this.bar, fraction, [STATUS[status][1], steps, seconds].filter(Boolean).join(", "));
     setText(this.steps, steps);
     setText(this.time, seconds);
@@ -313,19 +324,28 @@ class View {
     return end || this.#zero === Infinity ? now : Math.max(now, performance.now() / 1000 - this.#zero);
   }
 
+  /** How a build of the list stands; of the one that is shown, as it is shown. @param {Build} build */
+  state(build) {
+    const { stream } = this;
+    // Until the stream has come, what the list says; from the click on, what was asked for.
+    const told = build.id === this.build?.id && (stream.now > 0 || stream.backend !== "");
+    const asked = build.id === this.build?.id && this.#asked && !stream.end;
+    const { status, progress } = told ? stream : build;
+    return { status: asked ? /** @type {Status} */ ("cancelling") : status, progress };
+  }
+
   draw() {
     const { build, stream } = this;
     if (!build) return;
     const now = this.#now();
     const { end } = stream;
-    // Until the stream has come, what the list says; from the click on, what was asked for.
-    const known = stream.now > 0 || stream.backend ? stream.status : build.status;
-    const status = this.#asked && !end && known !== "cancelling" ? "cancelling" : known;
+    const { status } = this.state(build);
     setAttribute(part("build"), "data-status", status);
     setText(part("status"), STATUS[status].join(" "));
     setText(part("name"), stream.name);
     setText(part("elapsed"), end ? duration(tookOf(end)) : status === "pending" ? "" : duration(now));
-    setText(part("meta"), [stream.backend, end?.facts.device].filter(Boolean).join(" · "));
+    const [backend = "", ...version] = stream.backend.split(" ");
+    setText(part("meta"), [[BACKENDS[backend] ?? backend, ...version].join(" "), end?.facts.device].filter(Boolean).join(" · "));
     const over = end !== null || ["succeeded", "cancelled", "failed", "ended"].includes(status);
     const cancel = part("cancel");
     setText(cancel, status === "cancelling" ? "Cancelling…" : "Cancel");
@@ -335,6 +355,7 @@ class View {
     this.#drawRows(now);
     this.#drawEnd(end);
     this.#speak(status);
+    drawChosen();
     part("engine").hidden = !end?.engine_bytes;
     if (end?.engine_bytes) setText(part("engine"), `Engine (${size(end.engine_bytes)})`);
     const { messages, left_out: more } = stream;
@@ -346,12 +367,15 @@ class View {
   /** @param {Status} status */
   #drawWhole(status) {
     const { progress, eta, exceeded, end, detail } = this.stream;
+    const stopping = status === "cancelling";
     const fraction = end ? (end.status === "succeeded" ? 1 : (progress ?? 0)) : progress;
-    const left = eta === null || end ? "" : `about ${duration(Math.max(1, Math.round(eta)))} left`;
-    const more = exceeded && !end ? "longer than earlier builds" : "";
-    const percent = fraction === null ? "" : `${Math.floor(fraction * 100)} %`;
+    const left = eta === null || end || stopping ? "" : `about ${rough(Math.max(1, Math.round(eta)))} left`;
+    const more = exceeded && !end && !stopping ? "longer than earlier builds" : "";
+    const percent = fraction === null || stopping ? "" : `${Math.floor(fraction * 100)} %`;
     fill(part("whole"), fraction, [STATUS[status][1], percent, left].filter(Boolean).join(", "));
-    say(part("left"), end ? "" : [percent, left, more, detail].filter(Boolean).join(" · "));
+    const grace = this.build?.grace_s ?? 0;
+    const stop = grace > 0 ? `It stops at the next step, at the latest after ${rough(grace)}.` : "It is being ended.";
+    say(part("left"), end ? "" : stopping ? stop : [percent, left, more, detail].filter(Boolean).join(" · "));
   }
 
   /** @param {number} now */
@@ -394,7 +418,7 @@ class View {
     const now = performance.now();
     const words = `${this.stream.name}: ${STATUS[status][1]}`;
     const { progress, end } = this.stream;
-    const percent = progress === null || end ? "" : `, ${Math.floor(progress * 100)} %`;
+    const percent = progress === null || status !== "running" ? "" : `, ${Math.floor(progress * 100)} %`;
     const same = this.#spoken[0] === words;
     if (same && (end || !percent || now - Number(this.#spoken[1]) < RARELY_MS)) return;
     this.#spoken = [words, now];
@@ -430,6 +454,21 @@ const view = new View();
 /** @type {Build[]} */
 let builds = [];
 
+/** @param {Element} button @param {Build} build */
+function drawState(button, build) {
+  const { status, progress } = view.state(build);
+  setAttribute(button, "data-status", status);
+  const far = status === "running" && progress !== null ? `${Math.floor(progress * 100)} %` : STATUS[status].join(" ");
+  setText(/** @type {Element} */ (button.children[1]), far);
+}
+
+/** Have the list say of the build that is shown what its view says. */
+function drawChosen() {
+  const button = part("builds").querySelector("[aria-current]");
+  const { build } = view;
+  if (build && button instanceof HTMLElement && build.id === button.dataset["id"]) drawState(button, build);
+}
+
 /** @param {Build[]} list */
 function drawList(list) {
   const at = part("builds");
@@ -447,13 +486,11 @@ function drawList(list) {
       button.addEventListener("click", () => (location.hash = `build=${button.dataset["id"]}`));
     }
     const button = /** @type {HTMLElement} */ (item.firstElementChild);
-    const [name, pill, when] = /** @type {Iterable<HTMLElement>} */ (/** @type {unknown} */ (button.children));
+    const [name, , when] = /** @type {Iterable<HTMLElement>} */ (/** @type {unknown} */ (button.children));
     button.dataset["id"] = build.id;
-    setAttribute(button, "data-status", build.status);
     setAttribute(button, "aria-current", build.id === view.build?.id ? "true" : null);
     setText(/** @type {HTMLElement} */ (name), build.name);
-    const running = build.status === "running" && build.progress !== null;
-    setText(/** @type {HTMLElement} */ (pill), running ? `${Math.floor((build.progress ?? 0) * 100)} %` : STATUS[build.status].join(" "));
+    drawState(button, build);
     setText(/** @type {HTMLElement} */ (when), new Date(build.created * 1000).toLocaleString());
   });
 }

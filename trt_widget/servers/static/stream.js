@@ -99,6 +99,8 @@ export class Stream {
         } else this.left_out++;
         return;
       case "estimate":
+        // What a cancelled build still does brings it no nearer to an engine.
+        if (this.status === "cancelling") return;
         [this.progress, this.eta, this.exceeded] = [event.progress, event.eta_s, event.exceeded];
         return;
       case "status":
