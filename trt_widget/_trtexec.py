@@ -393,6 +393,20 @@ _KEYWORD: Final = re.compile(
     rf"(?<![\w.-])(?P<name>{'|'.join(_KEYWORDS)})="
     r"(?!True|False|None)(?P<value>\[\w+\]|\['[\w./-]+'\]|'[\w./-]+'|\"[\w./-]+\"|[\w./-]*(?![\[{(]))"
 )
+#: What an error is about, where it begins with that.
+_SUBJECT: Final = re.compile(
+    r"\A(?P<name>profiles|flags|network_flags|target)(?:\[(?P<number>\d+)\])?"
+    r"(?:\[(?P<input>'[^']*')\])?(?P<rest>(?:: | says ).*)",
+    re.DOTALL,
+)
+_ROWS: Final = re.compile(
+    r"(?P<before>To add, with your own numbers in it:\n)(?P<rows>(?: +'.*(?:\n|\Z))+)"
+)
+#: Other words of errors that are Python's.
+_WORDS: Final = {
+    "workspace= (bytes)": "--memPoolSize=workspace:MiB",
+    "Leave strongly_typed out": "Leave --stronglyTyped out",
+}
 _PROFILES: Final = re.compile(r"^ *profiles=\{\n(?P<rows>(?: +'.*\n)+) *\}$", re.MULTILINE)
 
 
@@ -402,11 +416,35 @@ def spelled(text: str) -> str:
     What the command line cannot say stays as it is.
     """
     text = _PROFILES.sub(lambda match: _shapes_of(match["rows"]) or match[0], text)
+    text = _ROWS.sub(
+        lambda match: f"{match['before']}{_shapes_of(match['rows']) or match['rows']}", text
+    )
+    text = _SUBJECT.sub(_spelled_subject, text)
+    for word, option_name in _WORDS.items():
+        text = text.replace(word, option_name)
 
     def option(match: re.Match[str]) -> str:
         return f"{_KEYWORDS[match['name']]}{match['value'].strip(_BRACKETS)}".rstrip(" =")
 
     return _KEYWORD.sub(option, text)
+
+
+def _spelled_subject(match: re.Match[str]) -> str:
+    """Give the option of which an error speaks at its beginning."""
+    name, rest = match["name"], match["rest"]
+    if name == "target":
+        return f"--computeCapabilities{rest}"
+    if name == "profiles":
+        profile = f"--profile={match['number']} " if match["number"] else ""
+        return f"{profile}--optShapes{' ' + match['input'] if match['input'] else ''}{rest}"
+    if name == "network_flags":
+        return f"--network-flag{rest}"
+    found = [
+        option
+        for option, (flags, _) in _FLAGS.items()
+        if len(flags) == 1 and re.search(rf"\b{flags[0]}\b", rest)
+    ]
+    return f"{' and '.join(found) or '--flag'}{rest}"
 
 
 _BRACKETS: Final = "[]'\""

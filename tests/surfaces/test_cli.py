@@ -199,7 +199,10 @@ def test_profiles_are_written_as_trtexec_has_them(files: Path, tmp_path: Path) -
         (["build", "M", "--builderOptimizationLevel=9"], "invalid choice"),
         (["build", "M", "--minShapes=x:axb"], "no shape of 'x'"),
         (["build", "M", "--minShapes=x:1x8"], "alone is no profile"),
+        (["build", "M", "--fp16"], "--fp16: TensorRT for RTX"),
         (["build", "M", "--fp16"], "Networks are strongly typed here"),
+        (["build", "M", "--computeCapabilities=50"], "--computeCapabilities: TensorRT for RTX"),
+        (["watch", "no/stream", "--no-wait"], "no/stream.\n"),
         (["build", "M", "--timeout=-1"], "--timeout=-1.0 is not a number of seconds above zero"),
         (["build", "M", "-o", "no/folder/e"], "there is no folder"),
         (["build", "M", "--timings=t.txt"], "is neither .csv nor .json"),
@@ -209,7 +212,7 @@ def test_profiles_are_written_as_trtexec_has_them(files: Path, tmp_path: Path) -
         (["build", "M", "-o", "e", "--events=e"], "is the engine itself"),
         (["build", "M", "--configure=nothing"], "does not name a function"),
         (["build", "M", "--progress=bars"], "needs a terminal"),
-        (["watch", "missing", "--no-wait"], "There is no stream missing"),
+        (["watch", "missing", "--no-wait"], "another path, or wait for it."),
         (["watch", "."], "is a folder"),
         (["wacth"], "invalid choice"),
     ],
@@ -361,7 +364,7 @@ def test_the_deadline_cancels(files: Path, tmp_path: Path) -> None:
     arguments = ("build", str(files / "resnet50.onnx"), *SLOWLY, "--timeout=1")
     done = run(*arguments, folder=tmp_path)
     assert done.returncode == 130
-    assert b"Its time was up (timeout=1)." in done.stdout
+    assert b"Its time was up (--timeout=1)." in done.stdout
 
 
 def test_requests_come_from_the_file_beside_the_events(files: Path, tmp_path: Path) -> None:

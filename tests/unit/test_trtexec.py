@@ -237,6 +237,22 @@ def test_no_option_has_a_hint() -> None:
         ("output='no/e': there is no folder", "-o no/e: there is no folder"),
         ("timeout=-1.0 is not", "--timeout=-1.0 is not"),
         ("(timeout=).", "(--timeout)."),
+        ("(timeout=1).", "(--timeout=1)."),
+        ("profiles: the model has no input 'y'.", "--optShapes: the model has no input 'y'."),
+        ("profiles[1]['y']: 2 values", "--profile=1 --optShapes 'y': 2 values"),
+        ("profiles says nothing about 'x'.", "--optShapes says nothing about 'x'."),
+        (
+            "To add, with your own numbers in it:\n    'x': ((1, 8), (8, 8), (32, 8)),",
+            (
+                "To add, with your own numbers in it:\n"
+                "  --minShapes=x:1x8 \\\n  --optShapes=x:8x8 \\\n  --maxShapes=x:32x8"
+            ),
+        ),
+        ("flags: TensorRT has no 'FP16'.", "--fp16: TensorRT has no 'FP16'."),
+        ("flags: TensorRT has no 'FP61'.", "--flag: TensorRT has no 'FP61'."),
+        ("target: TensorRT cannot build", "--computeCapabilities: TensorRT cannot build"),
+        ("Raise workspace= (bytes), or", "Raise --memPoolSize=workspace:MiB, or"),
+        ("The target: it", "The target: it"),
         ("x.output=3, my_output=3", "x.output=3, my_output=3"),
     ],
 )

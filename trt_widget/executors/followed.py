@@ -345,7 +345,7 @@ class FollowedExecutor:
                     "Nothing was heard of the build yet, so nobody could be asked to cancel it."
                     if self.hello is None and self._good == 0
                     else "The process that builds does not listen here, so nobody could be asked "
-                    "to cancel it: cancel it where it runs, or give control=."
+                    "to cancel it: cancel it where it runs, or say where it listens (control)."
                 )
             line = json.dumps({"request": "cancel", "reason": reason}).encode("ascii") + b"\n"
             problem = _send(target, line)
@@ -428,7 +428,7 @@ class FollowedExecutor:
             except FileNotFoundError as error:
                 if not self._tail or clock.monotonic() >= deadline:
                     waited = f" after {self._start_s:g} s" if self._tail else ""
-                    raise _missing(self.label, waited) from error
+                    raise _missing(self._source, waited) from error
             except OSError as error:
                 raise StreamError(
                     f"The stream {self.label} cannot be opened: {error}.",
@@ -877,7 +877,7 @@ def _checked_source(source: Any, *, missing: bool) -> Path | None:
             mode = path.stat().st_mode
         except FileNotFoundError:
             if not missing:
-                raise _missing(path.name, "") from None
+                raise _missing(path, "") from None
             return path
         except (OSError, ValueError) as error:
             raise StreamError(
@@ -905,11 +905,14 @@ def _check_wait(wait: object) -> None:
         raise TypeError(f"wait= is True, False or a number of seconds, not {wait!r}")
 
 
-def _missing(label: str, waited: str) -> StreamError:
-    return StreamError(
-        f"There is no stream {label}{waited}.",
-        "Start the build that writes it, or give another path; wait= says how long it may take.",
+def _missing(path: Any, waited: str) -> StreamError:
+    name = clean(os.fsdecode(path), MAX_NAME)
+    remedy = (
+        "Start the build that writes it, or give another path."
+        if waited
+        else "Start the build that writes it, give another path, or wait for it."
     )
+    return StreamError(f"There is no stream {name}{waited}.", remedy)
 
 
 def _checked_control(control: Any) -> Any:

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trt_widget._text import duration, line
+from trt_widget._trtexec import spelled
 from trt_widget.phases import PATH_SEPARATOR
 from trt_widget.words import closing, describe, printable, where
 
@@ -173,7 +174,7 @@ def summary(build: Build) -> list[str]:
     elif result.status == "cancelled":
         detail = describe(build)
         if detail:
-            lines.append(line(detail, MAX_SENTENCE))
+            lines.append(line(spelled(detail), MAX_SENTENCE))
     end = closing(result)
     if end:
         lines.append(_here(end))
