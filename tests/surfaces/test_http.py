@@ -25,6 +25,7 @@ import pytest
 
 from tests import models
 from tests.surfaces.served import PATIENCE_S, ROOT, Served, fold, parse, wait_for, write_models
+from tests.surfaces.terminals import Terminal
 from trt_widget import Build
 from trt_widget.broadcast import Broadcast
 from trt_widget.events import BuildEnded, Snapshot, StreamStarted
@@ -731,6 +732,29 @@ def test_what_it_says_when_it_is_ready(server: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", server.url)
     assert len(server.token) >= 40
     assert server.ready["page"] == f"{server.url}/#token={server.token}"
+
+
+def test_what_a_person_at_a_terminal_reads(root: Path) -> None:
+    command = [sys.executable, "-m", "trt_widget", "serve", "--root", str(root), "--port", "0"]
+    terminal = Terminal([*command, *SLOWLY], env=dict(os.environ), folder=ROOT)
+    try:
+        lines = terminal.wait_for("Ctrl-C cancels all builds and ends.")
+        assert not any(line.startswith("{") for line in lines)
+        (page,) = [line for line in lines if line.startswith("http://")]
+        url, _, token = page.partition("/#token=")
+        assert httpx.get(page, trust_env=False).status_code == 200
+        started = httpx.post(
+            f"{url}/builds",
+            headers={"Authorization": f"Bearer {token}"},
+            json={"model": "resnet50.onnx"},
+            trust_env=False,
+        )
+        assert started.status_code == 201
+        terminal.send("\x03")
+        assert terminal.end() == 0
+        assert terminal.seen[-2:] == ["Cancelling 1 build…", "The server has ended."]
+    finally:
+        terminal.close()
 
 
 def test_others_are_let_in_only_with_a_token_of_ones_own(root: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from trt_widget.build import FINAL
 from trt_widget.servers._sse import TRANSPORT
 
 if TYPE_CHECKING:
@@ -70,28 +72,42 @@ class Server(uvicorn.Server):
 
     Parameters
     ----------
-    app, ready
+    app, ready, welcome
         As for :func:`serve`.
     config
         Of uvicorn.
     """
 
-    def __init__(self, config: uvicorn.Config, app: Any, ready: str) -> None:
+    def __init__(self, config: uvicorn.Config, app: Any, ready: str, welcome: str) -> None:
         super().__init__(config)
         self.app = app
         self.ready = ready
+        self.welcome = welcome
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        with contextlib.suppress(BrokenPipeError):
-            print(self.ready, flush=True)  # noqa: T201 - what this program says
+        if self.ready:
+            with contextlib.suppress(BrokenPipeError):
+                print(self.ready, flush=True)  # noqa: T201 - what this program says
+        self.say(self.welcome)
+
+    def say(self, text: str) -> None:
+        """Tell the person at the terminal, if there is one."""
+        if self.welcome:
+            with contextlib.suppress(OSError):  # the terminal has gone
+                print(text, file=sys.stderr, flush=True)  # noqa: T201 - as above
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.app.state.server.closing = True
+        builds = self.app.state.server.builds
+        active = sum(entry.status not in FINAL for entry in builds.all())
+        if active:  # written over the terminal's ^C
+            self.say(f"\rCancelling {active} build{'' if active == 1 else 's'}…")
         # The streams end with the builds, and their clients get to know how.
-        await asyncio.to_thread(self.app.state.server.builds.close)
+        await asyncio.to_thread(builds.close)
         asyncio.get_running_loop().call_later(LEAVE_S, self.hang_up)
         await super().shutdown(sockets)
+        self.say("\rThe server has ended.")
 
     def hang_up(self) -> None:
         for connection in list(self.server_state.connections):
@@ -118,7 +134,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(app: Any, listener: socket.socket, ready: str) -> None:
+def serve(app: Any, listener: socket.socket, ready: str, welcome: str = "") -> None:
     """Run the application until a signal comes; all its builds have ended then.
 
     Parameters
@@ -128,7 +144,10 @@ def serve(app: Any, listener: socket.socket, ready: str) -> None:
     listener
         Listens already.
     ready
-        What to print when requests are answered.
+        What to print when requests are answered; may be empty.
+    welcome
+        What to tell the person at the terminal then, who is told of the end, too; empty where there
+        is none.
     """
     config = uvicorn.Config(
         app,
@@ -143,4 +162,4 @@ def serve(app: Any, listener: socket.socket, ready: str) -> None:
         backlog=BACKLOG,
         timeout_graceful_shutdown=LET_DOWN_S,
     )
-    asyncio.run(Server(config, app, ready).serve([listener]))
+    asyncio.run(Server(config, app, ready, welcome).serve([listener]))

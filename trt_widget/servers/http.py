@@ -1,8 +1,9 @@
 """``trt-widget serve``: builds by HTTP, for browsers and programs.
 
 It listens on the loopback unless it is told otherwise, prints one line of JSON with its address and
-its token when it is ready, and ends on Ctrl-C, SIGTERM or SIGHUP with all its builds. A server that
-was killed leaves no build either: a build's process ends with the one that started it.
+its token when it is ready (in a terminal, the page's address for a person), and ends on Ctrl-C,
+SIGTERM or SIGHUP with all its builds. A server that was killed leaves no build either: a build's
+process ends with the one that started it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import secrets
 import socket
 import sys
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from trt_widget._extras import require
+from trt_widget._text import line
 from trt_widget.errors import OptionError
 
 __all__ = ["add_arguments", "run"]
@@ -146,7 +148,14 @@ def run(arguments: argparse.Namespace) -> int:
     with listener, contextlib.closing(Scratch()) as scratch, contextlib.closing(builds):
         hosts = [*arguments.allow_host, socket.gethostname(), arguments.host]
         app = make_app(builds, token, scratch=scratch, hosts=hosts, max_upload=arguments.max_upload)
-        serve(app, listener, _ready_line(listener, token, printed=given is None))
+        ready = _ready(listener, token, printed=given is None)
+        person = _at_terminal(sys.stderr)
+        serve(
+            app,
+            listener,
+            "" if person and _at_terminal(sys.stdout) else json.dumps(ready),
+            _welcome(ready, builds.root) if person else "",
+        )
     return 0
 
 
@@ -200,10 +209,25 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _ready_line(listener: socket.socket, token: str, *, printed: bool) -> str:
+def _ready(listener: socket.socket, token: str, *, printed: bool) -> dict[str, str]:
+    """Say where it is, for programs."""
     host, port = listener.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
-    line = {"url": f"http://{name}:{port}"}
+    found = {"url": f"http://{name}:{port}"}
     if printed:  # one that was given is known, and logs are read by many
-        line |= {"token": token, "page": f"{line['url']}/#token={token}"}
-    return json.dumps(line)
+        found |= {"token": token, "page": f"{found['url']}/#token={token}"}
+    return found
+
+
+def _at_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _welcome(ready: dict[str, str], root: object) -> str:
+    """Say the same for a person; an address alone on its line can be clicked."""
+    page = ready.get("page", ready["url"])
+    knows = "with the token after #token=" if "token" in ready else "which asks for your token"
+    return (
+        f"Builds models below {line(str(root))}.\nThe page, {knows}:\n\n"
+        f"{page}\n\nCtrl-C cancels all builds and ends."
+    )
