@@ -21,7 +21,7 @@ import pytest
 
 from tests.traces import mnist_events
 from trt_widget import Build, BuildCancelled, StreamError
-from trt_widget.events import PhaseStarted, StepCompleted, from_json, to_json
+from trt_widget.events import BuildEnded, PhaseStarted, StepCompleted, from_json, to_json
 from trt_widget.phases import PhaseTree
 
 if TYPE_CHECKING:
@@ -249,5 +249,40 @@ def test_a_target_that_cannot_be_opened_leaves_the_build_alone(
     assert Replay(program, tmp_path / "missing" / "s.jsonl", 0).end()[0] == "true"
 
 
-def test_the_example_is_right() -> None:
+def test_the_example_is_right(tmp_path: Path) -> None:
     compile_cpp(HEADERS / "example.cpp", "-fsyntax-only")
+    page = (HEADERS.parent / "cpp.md").read_text("utf-8")
+    snippet = page.partition("```cpp\n")[2].partition("```")[0]
+    include, _, body = snippet.partition("\n\n")
+    source = tmp_path / "snippet.cpp"
+    source.write_text(
+        f"{include}\n"
+        "void build(nvinfer1::IBuilder* builder, nvinfer1::INetworkDefinition* network,\n"
+        f"nvinfer1::IBuilderConfig* config) {{\n{body}}}\n"
+    )
+    compile_cpp(source, "-fsyntax-only")
+
+
+def test_an_engine_is_only_told_of_a_success(tmp_path: Path) -> None:
+    source = tmp_path / "ends.cpp"
+    source.write_text(
+        '#include "progress_stream.h"\n'
+        "int main(int, char** arguments) {\n"
+        "trt_widget::ProgressStream monitor(arguments[1]);\n"
+        "bool const succeeded = arguments[2][0] == 's';\n"
+        'monitor.phaseStart("root", nullptr, 2);\n'
+        "if (arguments[2][0] == 'c') { monitor.requestCancel(); }\n"
+        'monitor.stepComplete("root", 0); monitor.phaseFinish("root");\n'
+        'monitor.finish(succeeded, "model.engine", 7);\n'
+        "}\n"
+    )
+    compile_cpp(source, "-o", str(tmp_path / "ends"))
+    found = {}
+    for status in ("succeeded", "cancelled", "failed"):
+        stream = tmp_path / f"{status}.jsonl"
+        subprocess.run([str(tmp_path / "ends"), str(stream), status], check=True, timeout=30)
+        end = from_json(stream.read_text("ascii").splitlines()[-1])
+        assert isinstance(end, BuildEnded)
+        found[end.status] = (end.engine, end.engine_bytes)
+    none = (None, None)
+    assert found == {"succeeded": ("model.engine", 7), "cancelled": none, "failed": none}

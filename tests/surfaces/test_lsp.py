@@ -167,17 +167,35 @@ def test_a_build_without_a_token_is_answered_at_once(folder: Path) -> None:
 
 
 def test_the_second_build_has_a_percentage(folder: Path, tmp_path: Path) -> None:
+    """It stays where it is while the build is being cancelled."""
+
     async def scenario() -> None:
         history = str(tmp_path / "history.sqlite")
         async with Editor(TRT_WIDGET_HISTORY=history) as editor:
-            await editor.build(uri(folder, "middle"), under="first")
-            await editor.build(uri(folder, "middle"), under="second")
+            await editor.build(uri(folder, "gap"), under="first")
+            build = asyncio.ensure_future(
+                editor.build(uri(folder, "gap"), {"grace": 1.0}, under="second")
+            )
+            await editor.until(lambda: silent(editor))
+            editor.cancel("second")
+            assert (await build)["status"] == "cancelled"
         progress = editor.progress()
         assert progress["first"].percentages == []
         shown = progress["second"].percentages
         assert len(shown) > 1
         assert shown == sorted(shown)
         assert any(" left" in text for text in progress["second"].texts)
+        told = [
+            (params.value.get("message", ""), params.value.get("percentage"))
+            for params in editor.told(types.PROGRESS)
+            if params.token in {"second"}
+        ]
+        begun = [text for text, _ in told].index("cancelling at TensorRT's next step, or in 1 s")
+        assert {share for _, share in told[begun:-1]} == {told[begun - 1][1]}
+
+    def silent(editor: Editor) -> bool:
+        latest = [text for one in editor.progress().values() for text in one.texts[-1:]]
+        return any("no callback for" in text for text in latest)
 
     run(scenario())
 
@@ -355,6 +373,8 @@ def test_a_crash_is_a_failure_and_the_server_goes_on(folder: Path) -> None:
         (("file:///a#b.onnx",), "RequestError", "fragment"),
         (("MODEL", "fast"), "RequestError", "must be an object"),
         (("MODEL", {"optimisation_level": 3}), "RequestError", "Did you mean 'optimization_level'"),
+        (("MODEL", {"bogus": 1}), "RequestError", "timing_cache, backend, output, name, wait."),
+        (("MODEL", {"wiat": True}), "RequestError", "Did you mean 'wait'"),
         (("MODEL", {"configure": "os:system"}), "RequestError", "not for requests"),
         (("MODEL", {"optimization_level": 99}), "OptionError", "optimization_level"),
         (("MODEL", {"profiles": {"x": [1]}}), "ProfileError", "x"),
@@ -393,6 +413,8 @@ def test_wrong_tokens_ids_and_commands(editor: Wire, folder: Path) -> None:
         error = editor.answer(editor.execute("trtWidget.cancel", *arguments))["error"]
         assert error["code"] == INVALID
         assert error["data"]["remedy"]
+    number = editor.execute("trtWidget.cancel", "no such build")
+    assert "trtWidget.build has answered" in editor.answer(number)["error"]["message"]
     assert editor.answer(editor.execute("rm"))["error"]["code"] == INVALID
     # Nobody has built anything so far.
     assert not psutil.Process(editor.process.pid).children()

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -21,6 +23,9 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 from tests import models
 from trt_widget.errors import ExtraMissing
+from trt_widget.events import PhaseStarted, StepCompleted
+from trt_widget.phases import PhaseTree
+from trt_widget.servers._tools import _TO_BUILD, _sentence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -271,6 +276,18 @@ def check_progress(told: list[tuple[float, float | None, str | None]]) -> None:
     assert all(total is None or total >= value for value, total, _ in told)
 
 
+def test_the_time_left_is_told_as_a_guess() -> None:
+    """A stand-in for a build, since a real one has an estimate only with a history."""
+    tree = PhaseTree()
+    tree.apply(
+        [PhaseStarted(0.0, "Building engine", None, 6), StepCompleted(1.0, "Building engine", 1)]
+    )
+    build: Any = SimpleNamespace(
+        lock=threading.RLock(), tree=tree, waiting_for=None, status="running", eta_s=12.34
+    )
+    assert _sentence(build) == "Building engine: 2 of 6, about 12.3 s left"
+
+
 def test_a_flood_is_few_notifications(root: Path) -> None:
     told: list[tuple[float, float | None, str | None]] = []
 
@@ -408,7 +425,9 @@ def test_a_build_in_the_background_is_asked_for_and_cancelled(root: Path) -> Non
         assert status["outcome"]["engine"] == "mlp.engine"
         assert (root / "mlp.engine").stat().st_size == status["outcome"]["engine_bytes"]
         for tool in ("build_status", "cancel_build"):
-            assert (await refused(client, tool, id="nobody"))["class"] == "UnknownBuild"
+            error = await refused(client, tool, id="nobody")
+            assert error["class"] == "UnknownBuild"
+            assert "build_status without an id" in error["remedy"]
 
     run(main, root)
 
@@ -759,5 +778,7 @@ def test_the_configuration_in_the_documentation(root: Path) -> None:
     assert (name, server["command"]) == ("trt-widget", "trt-widget")
     arguments = [str(root) if word == "/path/to/models" else word for word in server["args"]]
     assert [*command(root)[3:]] == arguments  # so this is what all tests here start
+    for argument in _TO_BUILD:
+        assert f"`{argument}`" in page
     described = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert set(TOOLS) <= set(described)

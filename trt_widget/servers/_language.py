@@ -21,6 +21,7 @@ import json
 import logging
 import signal
 import time
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,15 @@ from trt_widget.servers._tokens import (
     seconds,
 )
 from trt_widget.servers._uris import UriError, path_of
-from trt_widget.servers.builds import Builds, QueueFull, RequestError, describe
+from trt_widget.servers.builds import (
+    _OPERATORS,
+    REQUEST_OPTIONS,
+    Builds,
+    QueueFull,
+    RequestError,
+    UnknownBuild,
+    describe,
+)
 from trt_widget.words import closing
 
 if TYPE_CHECKING:
@@ -68,6 +77,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+#: Options of the command beside those of every server.
+_OWN_OPTIONS = ("output", "name", "wait")
 #: Builds that have ended and whose ids are still known.
 _KEEP = 8
 #: Bytes that a client has not read yet, above which nothing is reported.
@@ -410,6 +421,12 @@ class _Server(LanguageServer):
                     "Give the id that trtWidget.build has answered.",
                 )
             return self.builds.cancel(arguments[0])  # type: ignore[arg-type]  # it says so itself
+        except UnknownBuild as error:
+            remedy = (
+                "Give the id that trtWidget.build has answered; of the builds that have ended, "
+                f"the latest {_KEEP} are known."
+            )
+            raise _refused(UnknownBuild(error.cause, remedy)) from error
         except BuildError as error:
             raise _refused(error) from error
 
@@ -486,7 +503,22 @@ def _read(arguments: tuple[object, ...]) -> tuple[str, str, dict[str, Any]]:
             f"The options must be an object, not {type(options).__name__}.",
             'Write them by name, such as {"optimization_level": 3}.',
         )
-    return str(arguments[0]), _path(arguments[0], "the model"), dict(options or {})
+    options = dict(options or {})
+    _check_names(options)
+    return str(arguments[0]), _path(arguments[0], "the model"), options
+
+
+def _check_names(options: dict[str, Any]) -> None:
+    """Refuse an option that there is not, before anything is made of the others."""
+    known = (*REQUEST_OPTIONS, *_OWN_OPTIONS)
+    for name in options:
+        # Those of the operator have a sentence of their own.
+        if name not in known and name not in _OPERATORS:
+            nearest = get_close_matches(name, known, 1)
+            hint = f"Did you mean {nearest[0]!r}? " if nearest else ""
+            raise RequestError(
+                f"There is no option {name!r:.100}.", f"{hint}The options are: {', '.join(known)}."
+            )
 
 
 def _path(uri: object, what: str) -> str:
@@ -609,6 +641,8 @@ class _Job:
             now = build.now()
             progress = build.progress
             percentage = None if progress is None else int(progress * 100)
+            if build.status == "cancelling":  # it does not come nearer to an engine any more
+                percentage = self._told[1]
             ended = build.status in FINAL  # the rest is _finish's
             ready = ended or bool(build.tree.roots or build.waiting_for)
             text = self._text(build, now)
@@ -639,7 +673,8 @@ class _Job:
         if build.status == "pending":
             return f"waits for {clean(build.waiting_for, 100)}" if build.waiting_for else "pending"
         if build.status == "cancelling":
-            return "cancelling at TensorRT's next step"
+            text = "cancelling at TensorRT's next step"
+            return text if build.executor == "thread" else f"{text}, or in {build.grace_s:g} s"
         if build.status != "running":
             return build.status
         parts = [seconds(now)]

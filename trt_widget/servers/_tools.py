@@ -48,7 +48,7 @@ from trt_widget.build import FINAL
 from trt_widget.chunks import describe_error
 from trt_widget.errors import BuildError, BuildFailed, from_record
 from trt_widget.phases import PATH_SEPARATOR
-from trt_widget.servers.builds import Builds, Entry, RequestError, describe
+from trt_widget.servers.builds import Builds, Entry, RequestError, UnknownBuild, describe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -139,7 +139,8 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "timeout": {
         "type": "number",
         "exclusiveMinimum": 0,
-        "description": "Budget: seconds from the start of the build, then it is cancelled",
+        "description": "Budget: seconds from the start of the build, then it is cancelled; it has "
+        "stopped after grace seconds more at the latest",
     },
     "profiles": {
         "anyOf": [_PROFILE, _list(_PROFILE)],
@@ -445,7 +446,7 @@ class Agents:
     async def _status(self, _context: Context, arguments: Answer) -> Answer:
         others: list[Entry] = []
         if "id" in arguments:
-            entry = self.builds.get(arguments["id"])
+            entry = self._get(arguments["id"])
         elif others := self.builds.all():
             entry = others.pop()
         else:
@@ -460,7 +461,7 @@ class Agents:
         return status
 
     async def _cancel(self, _context: Context, arguments: Answer) -> Answer:
-        entry = self.builds.get(arguments["id"])
+        entry = self._get(arguments["id"])
         entry.build.request_cancel()
         await _ended(entry.build, entry.build.grace_s + _CANCEL_S)
         return self._describe(entry)
@@ -499,6 +500,16 @@ class Agents:
     def _shown(self, path: Path) -> str:
         """Give a path as agents write it."""
         return path.relative_to(self._root).as_posix()
+
+    def _get(self, build_id: str) -> Entry:
+        try:
+            return self.builds.get(build_id)
+        except UnknownBuild as error:
+            raise UnknownBuild(
+                error.cause,
+                "Ask build_status without an id for the newest build and the ids of the others; "
+                "the oldest that have ended are forgotten.",
+            ) from error
 
     def _outcome(self, entry: Entry) -> Answer:
         build = entry.build
@@ -634,7 +645,7 @@ def _sentence(build: Build) -> str:
         text = line(PATH_SEPARATOR.join(node.path[-2:]), _TEXT)
         if node.step_total > 0:
             text += f": {node.step} of {node.step_total}"
-    return f"{text}, {duration(build.eta_s)} left" if build.eta_s else text
+    return f"{text}, about {duration(build.eta_s)} left" if build.eta_s else text
 
 
 async def _ended(build: Build, seconds: float) -> None:

@@ -3,7 +3,7 @@
 //   trt_widget::ProgressStream progress("build.jsonl", "model.onnx");
 //   config->setProgressMonitor(&progress);
 //   auto plan = builder->buildSerializedNetwork(*network, *config);
-//   progress.finish(plan != nullptr, "model.engine", plan ? plan->size() : 0);
+//   progress.finish(plan != nullptr);  // or with the engine's path and size, once it is written
 //
 // Watch it with `trt-widget watch build.jsonl`, or in a notebook with
 // BuildWidget.follow("build.jsonl"). C++17, POSIX (Linux, QNX); nothing but NvInfer.h is needed.
@@ -135,7 +135,8 @@ class ProgressStream final : public nvinfer1::IProgressMonitor {
     }
   }
 
-  // Tell how the build ended. `engine` and `bytes`: where its engine was written, and its size.
+  // Tell how the build ended. `engine` and `bytes`: where its engine was written, and its size;
+  // only of a build that has succeeded.
   void finish(bool succeeded, char const* engine = nullptr, std::uint64_t bytes = 0,
               char const* error = nullptr) noexcept {
     bool const cancelled = !succeeded && mDelivered.load();
@@ -145,7 +146,7 @@ class ProgressStream final : public nvinfer1::IProgressMonitor {
         succeeded   ? "completed"
         : cancelled ? "step"
                     : "error",
-        error, engine, bytes);
+        error, succeeded ? engine : nullptr, bytes);
   }
 
   // Have the next stepComplete() answer false. From any thread; not from a signal handler.
