@@ -174,21 +174,21 @@ def test_the_second_build_has_a_percentage(folder: Path, tmp_path: Path) -> None
         async with Editor(TRT_WIDGET_HISTORY=history) as editor:
             await editor.build(uri(folder, "gap"), under="first")
             build = asyncio.ensure_future(
-                editor.build(uri(folder, "gap"), {"grace": 1.0}, under="second")
+                editor.build(uri(folder, "gap"), {"grace": 1.0}, under=2)
             )
             await editor.until(lambda: silent(editor))
-            editor.cancel("second")
+            editor.cancel(2)
             assert (await build)["status"] == "cancelled"
         progress = editor.progress()
         assert progress["first"].percentages == []
-        shown = progress["second"].percentages
+        shown = progress[2].percentages
         assert len(shown) > 1
         assert shown == sorted(shown)
-        assert any(" left" in text for text in progress["second"].texts)
+        assert any(" left" in text for text in progress[2].texts)
         told = [
             (params.value.get("message", ""), params.value.get("percentage"))
             for params in editor.told(types.PROGRESS)
-            if params.token in {"second"}
+            if params.token == 2
         ]
         begun = [text for text, _ in told].index("cancelling at TensorRT's next step, or in 1 s")
         assert {share for _, share in told[begun:-1]} == {told[begun - 1][1]}
