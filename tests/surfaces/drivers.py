@@ -125,6 +125,8 @@ class Driver(ABC):
         Whether there is a reader that can be slow.
     whole_tree
         Whether it shows all phases, or only the one that runs, from time to time.
+    short_phases
+        Whether it shows those, too, that are over in a moment.
     lasts
         Whether one process shows one build after the other.
     reason
@@ -136,6 +138,7 @@ class Driver(ABC):
     name: ClassVar[str]
     streams: ClassVar[bool] = True
     whole_tree: ClassVar[bool] = True
+    short_phases: ClassVar[bool] = True
     lasts: ClassVar[bool] = True
     reason: ClassVar[str] = "user"
     most_bytes: ClassVar[int]
@@ -362,6 +365,7 @@ class Chunked(InPython):
     """``for chunk in build.stream()``."""
 
     name = "stream"
+    short_phases = False
     reason = "closed"
     most_bytes = 20_000
     most_messages = 60
@@ -1016,6 +1020,7 @@ class Lsp(Driver):
     """``trt-widget lsp``: progress tokens of an editor, whose Cancel is a notification."""
 
     name = "lsp"
+    short_phases = False
     most_bytes = 60_000
     most_messages = 300
 

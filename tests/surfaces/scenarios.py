@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["GRACE_S", "SCENARIOS", "Scenario", "counts_of", "make_models", "pairs_of"]
+    from trt_widget.phases import PhaseTree
+
+__all__ = [
+    "GRACE_S",
+    "SCENARIOS",
+    "Scenario",
+    "counts_of",
+    "make_models",
+    "pairs_of",
+    "reached_by",
+]
 
 #: ``configure=`` of all builds, as the command line names it.
 CONFIGURE: Final = "tests.models:configure_by_name"
@@ -119,14 +129,29 @@ def make_models(folder: Path) -> None:
 
 
 @cache
+def _plain_tree() -> PhaseTree:
+    """Build the small network in this process, and give its tree."""
+    build = Build(models.mlp().SerializeToString(), executor="thread").start()
+    build.wait()
+    return build.tree
+
+
+def reached_by(scenario: Scenario) -> set[tuple[str, ...]]:
+    """Give the paths that a build reaches, whose callbacks are those of every RTX build."""
+    nodes = list(_plain_tree().walk())
+    if scenario.cancel_at is None:
+        return {node.path for node in nodes}
+    last = next(node.started for node in nodes if node.name == scenario.cancel_at)
+    return {node.path for node in nodes if node.started <= last}
+
+
+@cache
 def counts_of(scenario: Scenario) -> dict[tuple[str, ...], int]:
     """Count the instances of each path: without code of ours, and of a build in this process."""
     flood = last_state(flood_events(scenario.callbacks)) if scenario.callbacks else {}
     counts = {tuple(path.split(PATH_SEPARATOR)): count for path, (count, *_) in flood.items()}
-    build = Build(models.mlp().SerializeToString(), executor="thread").start()
-    build.wait()
     assert sum(counts.values()) >= scenario.callbacks / 10
-    return counts | {node.path: node.count for node in build.tree.walk()}
+    return counts | {node.path: node.count for node in _plain_tree().walk()}
 
 
 def pairs_of(paths: Iterable[tuple[str, ...]]) -> set[tuple[str | None, str]]:
