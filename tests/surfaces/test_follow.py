@@ -252,6 +252,8 @@ def test_a_producer_that_is_killed(
     build = Build.follow(stream if through == "a file" else producer.process.stdout).start()
     until(lambda: build.tree.paths > 1)
     producer.process.kill()
+    producer.process.wait(10)
+    seen = build.now()
     with pytest.raises(StreamError) as caught:
         build.wait(20)
     error = caught.value
@@ -263,6 +265,7 @@ def test_a_producer_that_is_killed(
         assert f"The process {producer.process.pid} that wrote it" in error.evidence[-1]
     assert build.result is not None
     assert build.result.ended_by == "crashed"
+    assert build.result.duration_s >= seen  # no view goes back at the end
 
 
 def test_a_build_that_fails_has_its_own_error(

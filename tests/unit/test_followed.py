@@ -260,8 +260,39 @@ def test_nothing_but_noise_is_no_stream() -> None:
     assert "trt-widget build --events" in error.remedy
     # A large file of something else is not read to its end, nor waited at.
     endless = io.BytesIO(b"\x00\x01noise\n" * 20 * NOTHING_BUT_NOISE)
-    assert "there is no event in it" in error_of(follow(endless)).cause
+    assert "there is not even text in it" in error_of(follow(endless)).cause
     assert endless.tell() < len(endless.getvalue())
+
+
+def test_an_old_file_of_other_lines_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "env.sh"
+    path.write_bytes(b"export A=1\nexport B=2\n")
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    error = error_of(follow(path))  # the test's patience is less than START_S
+    assert error.cause == "env.sh is no stream of a build: there is no event in it."
+    assert "export A=1" in error.evidence[0]
+
+
+def test_what_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "e.bin"
+    path.write_bytes(b"\x08\x00\xff\n" * 10)
+    error = error_of(follow(path, wait=False))
+    assert error.cause == "e.bin is no stream of a build: there is not even text in it."
+    assert error.evidence == ()
+
+
+def test_nothing_from_standard_input() -> None:
+    code = "from trt_widget.cli import main\nraise SystemExit(main(['watch', '-']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Nothing came from standard input.\n")
+    assert done.stdout.strip().endswith(b"standard input: no build was seen")
 
 
 def test_a_newer_version_is_refused() -> None:

@@ -79,6 +79,8 @@ MAX_LINE: Final = 16 << 20
 START_S: Final = 60.0
 #: Lines without a single event among them after which a stream is none.
 NOTHING_BUT_NOISE: Final = 1_000
+#: Seconds for which a file with nothing but such lines may be without a new one.
+_NOISE_S = 5.0
 #: Lines that could not be read and are kept, and characters of each.
 MAX_BAD: Final = 5
 MAX_BAD_LENGTH: Final = 300
@@ -228,11 +230,14 @@ class FollowedExecutor:
         self._words: deque[str] = deque(maxlen=100)
         self._bad: list[str] = []
         self._bad_count = 0
+        self._is_text = True
         self._good = 0
         self._times = Times()
         self._told_running = self._caught_up = False
         self._settled = self._looked = 0.0
         self._ended_before: float | None = None
+        #: Whether anything came after what was there.
+        self._is_live = False
         self._host = ""
         self._thread = threading.Thread(
             target=self._run, name=f"trt_widget stream {self.label}"[:60], daemon=True
@@ -472,6 +477,7 @@ class FollowedExecutor:
             now = clock.monotonic()
             if data:
                 quiet_since = now
+                self._is_live = self._is_live or self._caught_up or not incoming.growing
                 if self._take(data, incoming):
                     break
                 if now - self._settled >= LOOK_S:  # one that never pauses
@@ -479,13 +485,21 @@ class FollowedExecutor:
                 continue
             self._settle(incoming)
             self._caught_up = True
-            if self._good == 0 and incoming.growing and now - quiet_since > self._start_s:
+            if self._is_nothing(incoming, now - quiet_since):
                 raise self._nothing()
             if self._is_over(now):
                 return self._left_behind(incoming)
         self._note_age(incoming)
         self._settle(incoming)
         return self._finished()
+
+    def _is_nothing(self, incoming: Input, quiet: float) -> bool:
+        """Say whether a file that had no event for so long will have none."""
+        if self._good or not incoming.growing:
+            return False
+        # Lines that are no events may come before a stream; nobody writes to an old file.
+        noise = self._bad_count > 0 and incoming.age() > _NOISE_S
+        return noise or quiet > self._start_s
 
     def _is_over(self, now: float) -> bool:
         """Whether there will be no more, though the file does not say so."""
@@ -769,18 +783,26 @@ class FollowedExecutor:
                 phase=phase,
             ),
             ended_by="crashed",
-            time=self._times.latest,
+            # Views have counted on since the last event.
+            time=max(self._times.latest, clock.perf_counter() - self.origin)
+            if self._is_live
+            else self._times.latest,
             notes=self._all_notes(),
         )
 
     def _nothing(self) -> StreamError:
         """Say that what was read is no stream."""
-        what = "nothing in it" if not self._bad_count else "no event in it"
+        if not self._bad_count and isinstance(self._source, int):
+            cause = f"Nothing came from {self.label}."
+        else:
+            what = "no event in it" if self._is_text else "not even text in it"
+            what = what if self._bad_count else "nothing in it"
+            cause = f"{self.label} is no stream of a build: there is {what}."
         return StreamError(
-            f"{self.label} is no stream of a build: there is {what}.",
+            cause,
             "A stream is written by `trt-widget build --events FILE`, by a build's subscribers, or "
             "by a progress monitor that writes the same JSON Lines.",
-            evidence=self._bad,
+            evidence=self._bad if self._is_text else (),
         )
 
     def _producer_is_gone(self) -> bool:
@@ -812,6 +834,8 @@ class FollowedExecutor:
 
     def _count_bad(self, line: bytes, why: str) -> None:
         self._bad_count += 1
+        if b"\0" in line or self._bad_count == 1:
+            self._is_text = self._is_text and _is_text(line)
         if len(self._bad) < MAX_BAD:
             self._bad.append(f"{line[:150]!r} ({why[:150]})"[:MAX_BAD_LENGTH])
         if self._good == 0 and self._bad_count >= NOTHING_BUT_NOISE:
@@ -819,6 +843,13 @@ class FollowedExecutor:
 
 
 # ---- what is read --------------------------------------------------------------------------------
+
+
+def _is_text(line: bytes) -> bool:
+    """Say whether bytes can be what somebody wrote to be read."""
+    return b"\0" not in line and "\ufffd" not in line[:1000].decode("utf-8", "replace").rstrip(
+        "\ufffd"
+    )
 
 
 def _is_end(line: bytes) -> bool:
@@ -932,7 +963,7 @@ def _label(source: Any) -> str:
     if isinstance(source, (str, os.PathLike)):
         return _named(os.fsdecode(source))
     if isinstance(source, int):
-        return f"descriptor {source}"
+        return "standard input" if source == 0 else f"descriptor {source}"
     name = getattr(source, "name", None)
     return _named(name) if isinstance(name, str) else "stream"
 

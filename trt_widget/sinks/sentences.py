@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trt_widget._text import duration, line
 from trt_widget._trtexec import spelled
+from trt_widget.errors import StreamError
 from trt_widget.phases import PATH_SEPARATOR
 from trt_widget.words import closing, describe, printable, where
 
@@ -167,6 +168,8 @@ def summary(build: Build) -> list[str]:
         return []
     told = {"ended": "ended; the outcome is not known"}.get(result.status, result.status)
     head = f"{line(build.name)}: {told} after {elapsed(result.duration_s)}"
+    if isinstance(result.error, StreamError) and "running" not in build.entered_at:
+        head = f"{line(build.name)}: no build was seen"
     lines = [head]
     if result.status == "succeeded" and result.engine_bytes is not None:
         saved = f", saved as {line(str(result.output))}" if result.output is not None else ""
