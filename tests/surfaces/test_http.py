@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -732,6 +733,34 @@ def test_what_it_says_when_it_is_ready(server: Served) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", server.url)
     assert len(server.token) >= 40
     assert server.ready["page"] == f"{server.url}/#token={server.token}"
+
+
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("jq")), reason="the commands are for curl and jq"
+)
+def test_the_commands_of_the_manual(root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "transformer.onnx", tmp_path / "model.onnx")
+    text = (ROOT / "notebooks" / "docs" / "http.md").read_text("utf-8")
+    script = text.partition("```sh\n")[2].partition("```")[0]
+    with Served(root) as server:
+        (tmp_path / "ready.json").write_text(json.dumps(server.ready))
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        stream, _, rest = done.stdout.partition("event: end")
+        assert stream.startswith("retry: ")
+        assert '{"cancelled":true,"status":"cancelling"}' in rest
+        newest, first = server.client.get("/builds").json()["builds"][:2]
+        engine = server.client.get(f"/builds/{first['id']}/engine").content
+        assert (tmp_path / "mlp.engine").read_bytes() == engine
+        assert newest["name"] == "mine.onnx"
+        assert server.wait(newest)["status"] == "cancelled"
 
 
 def test_what_a_person_at_a_terminal_reads(root: Path) -> None:
