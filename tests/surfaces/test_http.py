@@ -562,6 +562,10 @@ def test_what_waits_and_what_is_kept_is_bounded(slow: Served, root: Path) -> Non
     data = (root / "mlp.onnx").read_bytes()
     assert slow.client.post("/builds", content=data).status_code == 429
     assert scratch_of(slow) == []
+    slow.client.post(f"/builds/{builds[1]['id']}/cancel").raise_for_status()
+    # It never began to run, however long it has waited.
+    assert slow.wait(builds[1])["elapsed_s"] == 0.0
+    assert slow.client.get("/builds").json()["builds"][0]["elapsed_s"] == 0.0
     for build in builds:
         slow.client.delete(f"/builds/{build['id']}").raise_for_status()
     wait_for(lambda: not slow.family())

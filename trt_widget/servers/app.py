@@ -43,7 +43,7 @@ from trt_widget.servers._schemas import (
 )
 from trt_widget.servers._sse import EventStream
 from trt_widget.servers._uploads import BodyError, discard, safe_name, save_stream, too_large
-from trt_widget.servers.builds import RequestError, describe
+from trt_widget.servers.builds import RequestError, describe, elapsed_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator
@@ -154,7 +154,7 @@ class _Server:
             "created": entry.created,
             "progress": build.progress,
             "eta_s": build.eta_s,
-            "elapsed_s": round(build.now(), 6) if build.status != "pending" else 0.0,
+            "elapsed_s": elapsed_s(build),
             "grace_s": build.grace_s,
             "links": self.links(entry),
         }

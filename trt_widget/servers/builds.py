@@ -36,6 +36,7 @@ __all__ = [
     "RequestError",
     "UnknownBuild",
     "describe",
+    "elapsed_s",
     "read_options",
 ]
 
@@ -295,9 +296,13 @@ class Builds:
         return self.get(build_id).build.request_cancel()
 
     def remove(self, build_id: str) -> None:
-        """Cancel a build if it runs, and forget it; an engine that was written stays."""
+        """End a build if it runs, without a grace, and forget it; a written engine stays.
+
+        A grace is for a build that can be watched; one that nobody sees any more, and that could be
+        asked for nothing, would hold up the others.
+        """
         entry = self.get(build_id)
-        entry.build.request_cancel()
+        entry.build.kill()
         with self._lock:
             self._forget(entry)
 
@@ -376,6 +381,11 @@ def read_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return wanted
 
 
+def elapsed_s(build: Build) -> float:
+    """Give the seconds since a build began to run; 0 if it never did."""
+    return round(build.now(), 6) if "running" in build.entered_at else 0.0
+
+
 def describe(build: Build, *, rows: int = 40) -> dict[str, Any]:
     """Say how a build stands, in plain data for answers.
 
@@ -420,7 +430,7 @@ def describe(build: Build, *, rows: int = 40) -> dict[str, Any]:
             "device": result.device if result else None,
             "progress": build.progress,
             "eta_s": build.eta_s,
-            "elapsed_s": round(now, 6) if build.status != "pending" else 0.0,
+            "elapsed_s": elapsed_s(build),
             "exceeded": build.exceeded,
             "basis": build.basis,
             "waiting_for": build.waiting_for,
