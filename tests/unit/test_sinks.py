@@ -428,6 +428,10 @@ def test_a_picture_says_how_far_it_is_and_what_is_silent(monkeypatch: pytest.Mon
         assert re.fullmatch(
             r"━+─+  25%, about 8 s left \(from 3 earlier builds of this network\)", said[1]
         )
+        with monkeypatch.context() as cancelling:
+            cancelling.setattr(Build, "status", "cancelling")
+            said = [text.plain for text in made.picture(100, 24)]
+            assert not any("%" in text for text in said)
         monkeypatch.setattr(Build, "exceeded", True)
         monkeypatch.setattr(Build, "expected_s", 75.0)
         said = [text.plain for text in made.picture(100, 24)]
@@ -437,6 +441,14 @@ def test_a_picture_says_how_far_it_is_and_what_is_silent(monkeypatch: pytest.Mon
         said = [text.plain for text in made.picture(100, 24)]
         assert any(re.match(r"  Leaf +~{24} +2/4 +7\.\d s", text) for text in said)
         assert "Leaf · no callback for 7." in said[-1]
+        # Nothing of what matters is cut off where there is little room.
+        said = [text.plain for text in made.picture(60, 24)]
+        assert " ".join(said[-2:]).endswith("(normal: TensorRT is silent while it optimizes)")
+        assert max(map(len, said)) < 60
+        monkeypatch.setattr(type(build.backend), "__str__", lambda _self: "TensorRT 99")
+        assert said[0].startswith("replayed  running  ")
+        assert made.picture(60, 24)[0].plain.endswith("  TensorRT 99, in your own code")
+        assert made.picture(44, 24)[0].plain.endswith("  TensorRT 99")
         monkeypatch.undo()
         build.finish(b"engine")
 

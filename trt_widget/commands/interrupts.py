@@ -27,7 +27,7 @@ _ONE_SIGNAL_S = 0.3
 _SHARED_S = 2.0
 #: Seconds that a build which is being killed may take to end.
 _KILL_S = 3.0
-_CANCELLING = "Cancelling at the next step… (Ctrl-C again ends it at once)"
+_CANCELLING = "Cancelling at the next step{limit}… (Ctrl-C again ends it at once)"
 _ASKED = "Asked to stop at its next step… (Ctrl-C again only leaves it)"
 _NOBODY_LISTENS = "That build does not listen here, and goes on. Ctrl-C again leaves it."
 
@@ -145,9 +145,9 @@ class Interrupts:
             # Whoever writes was asked by the same key, and the stream will say so.
             self.shared, self._piped = True, False
             self._shared_until = clock.monotonic() + _SHARED_S
-            self._view.cancelling = _CANCELLING
+            self._view.cancelling = _CANCELLING.format(limit="")
             return
-        said = self._view.cancelling = _ASKED if self._followed else _CANCELLING
+        said = self._view.cancelling = _ASKED if self._followed else self._cancelling()
         asked = self._build.request_cancel("interrupt")
         if self._quiet:
             return
@@ -155,6 +155,11 @@ class Interrupts:
             say(said if asked else _NOBODY_LISTENS)
         elif not asked and self._build.result is None:
             self._view.notice = _NOBODY_LISTENS
+
+    def _cancelling(self) -> str:
+        """Say what comes: a process that does not answer in time is ended."""
+        grace = self._build.grace_s if self._build.executor == "process" else None
+        return _CANCELLING.format(limit="" if grace is None else f", or in {grace:g} s")
 
 
 def leave_at_once(view: View) -> NoReturn:

@@ -122,7 +122,24 @@ def complain(error: BuildError, *, ours: bool = True) -> None:
         # Our own words; those of TensorRT stay as they are.
         for part in filter(None, (error.cause, error.remedy)):
             text = text.replace(part, spelled(part), 1)
-    say(printable(text))
+    say(_fitted(printable(text), sys.stderr))
+
+
+def _fitted(text: str, out: TextIO | None) -> str:
+    """Break long sentences for a terminal; what is indented is quoted, and stays as it is."""
+    from trt_widget.sinks.sentences import by_words
+
+    try:
+        if out is None or not out.isatty():
+            return text
+        columns = os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):
+        return text
+    return "\n".join(
+        part
+        for text_line in text.split("\n")
+        for part in ([text_line] if text_line[:1] == " " else by_words(text_line, columns - 1))
+    )
 
 
 def say(text: str, out: TextIO | None = None) -> None:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trt_widget._text import line
 from trt_widget.errors import CANCEL_REASONS
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ POLL_S = 0.2
 #: A longer line is no request, in bytes.
 MAX_LINE = 64 * 1024
 _PIECE = 4096
+#: Characters of a path that are told.
+_LONGEST = 200
 
 
 def control_path(events: str | os.PathLike[str]) -> Path:
@@ -212,7 +215,11 @@ class Listener:
             return
         self.requests += 1
         reason = request.get("reason")
-        self._build.request_cancel(reason if reason in CANCEL_REASONS else "user")
+        if reason not in CANCEL_REASONS or reason == "interrupt":
+            reason = "user"  # nobody has interrupted this process
+        if self._build.request_cancel(reason) and self.requests == 1:
+            where = "standard input" if self._source == 0 else line(str(self._source), _LONGEST)
+            self._build.notes.append(f"The request to cancel came from {where}.")
 
 
 def _remove(path: str | os.PathLike[str]) -> None:

@@ -7,6 +7,7 @@ line. Whoever calls these holds the build's lock.
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from trt_widget._text import duration, line
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "activity",
+    "by_words",
     "elapsed",
     "headline",
     "innermost",
@@ -50,6 +52,16 @@ def elapsed(seconds: float) -> str:
     return duration(seconds)
 
 
+def by_words(text: str, width: int) -> list[str]:
+    """Break a sentence between words, for terminals, which break them anywhere.
+
+    What is longer than a line (a path) stays whole, so that it can be copied.
+    """
+    return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False) or [
+        text
+    ]
+
+
 def size(number: int) -> str:
     """Give a number of bytes as disks have them."""
     if number < _MEGABYTE:
@@ -59,17 +71,17 @@ def size(number: int) -> str:
     return f"{number / _GIGABYTE:.2f} GB"
 
 
-def headline(build: Build) -> str:
-    """Say what is built, with what and where."""
-    place = where(build)
+def headline(build: Build, *, place: bool = True) -> str:
+    """Say with what it is built, and where, if that is wanted, too."""
+    here = where(build) if place else None
     backend = str(build.backend)
-    return ", ".join(part for part in (line(backend) if backend else "", _here(place)) if part)
+    return ", ".join(part for part in (line(backend) if backend else "", _here(here)) if part)
 
 
 def outlook(build: Build) -> str:
     """Say how far it is, how long it takes yet, and by what that is known; may be empty."""
-    if build.status not in {"running", "cancelling"} or build.progress is None:
-        return ""
+    if build.status != "running" or build.progress is None:
+        return ""  # one that is cancelled gets no further
     if build.exceeded and build.expected_s is not None:
         return f"takes longer than the expected {duration(build.expected_s)}"
     parts = [f"{int(100 * build.progress)}%"]  # 100 % is the end

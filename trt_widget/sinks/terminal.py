@@ -23,6 +23,7 @@ from trt_widget.rows import MAX_LABEL, choose_rows, clipped
 from trt_widget.sinks.sentences import (
     SILENT_S,
     activity,
+    by_words,
     elapsed,
     headline,
     messages,
@@ -55,6 +56,8 @@ _AROUND = 5
 _LEAST_COLUMNS, _LEAST_LINES = 8, 2
 _FULL_BAR, _SHORT_BAR = 24, 10
 _LEAST_LABEL = 12
+#: Where there are fewer columns, a sentence is cut.
+_WRAP_COLUMNS = 40
 
 _STYLES = {
     "running": "bold cyan",
@@ -289,7 +292,7 @@ class Bars:
             bar = self._overall(width)
             rows = self._rows(width, min(MAX_ROWS, height - _AROUND), build.tree.outcome)
             foot = [
-                self._sentence(text, width, style)
+                made
                 for text, style in (
                     (activity(build), "none"),
                     (self.cancelling if build.status == "cancelling" else "", "yellow"),
@@ -297,6 +300,7 @@ class Bars:
                     (messages(build), "yellow"),
                 )
                 if text
+                for made in self._wrapped(text, width, style)
             ]
         picture = [head, *bar, *rows, *foot]
         if len(picture) > height:  # what is said is worth more than the rows
@@ -317,13 +321,24 @@ class Bars:
         return rows, [
             *(self._Text(text, "dim") for text in output),
             self._Text(first, _STYLES.get(build.status, "bold")),
-            *(self._Text(text) for text in others),
+            *(self._Text(part) for text in others for part in by_words(text, width)),
         ]
 
     def _sentence(self, text: str, width: int, style: str = "none") -> Text:
         made = self._Text(text, style)
         made.truncate(width, overflow="ellipsis")
         return made
+
+    def _wrapped(self, text: str, width: int, style: str) -> list[Text]:
+        """Break a sentence between words; what needs more than two lines is cut."""
+        if width < _WRAP_COLUMNS:
+            return [self._sentence(text, width, style)]
+        first, *others = self._Text(text, style).wrap(self._console, width)
+        if not others:
+            return [first]
+        rest = text[len(first.plain) :].lstrip()
+        first.rstrip()
+        return [first, self._sentence(rest, width, style)]
 
     def _head(self, width: int) -> Text:
         build = self._build
@@ -334,9 +349,12 @@ class Bars:
         made.append(status, _STYLES.get(status, "bold"))
         if status in {"running", "cancelling"}:
             made.append(f"  {elapsed(build.now())}")
-        about = headline(build)
-        if about and status != "pending":
-            made.append(f"  {about}", "dim")
+        for about in (headline(build), headline(build, place=False)):
+            # Where there is no room, who builds is said, and not where.
+            fits = made.cell_len + self._Text(about).cell_len + 2 <= width
+            if about and status != "pending" and fits:
+                made.append(f"  {about}", "dim")
+                break
         made.truncate(width, overflow="ellipsis")
         return made
 
