@@ -173,9 +173,7 @@ def test_the_second_build_has_a_percentage(folder: Path, tmp_path: Path) -> None
         history = str(tmp_path / "history.sqlite")
         async with Editor(TRT_WIDGET_HISTORY=history) as editor:
             await editor.build(uri(folder, "gap"), under="first")
-            build = asyncio.ensure_future(
-                editor.build(uri(folder, "gap"), {"grace": 1.0}, under=2)
-            )
+            build = asyncio.ensure_future(editor.build(uri(folder, "gap"), {"grace": 1.0}, under=2))
             await editor.until(lambda: silent(editor))
             editor.cancel(2)
             assert (await build)["status"] == "cancelled"

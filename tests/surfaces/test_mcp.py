@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -58,13 +60,71 @@ async def connected(root: Path, *arguments: str, mode: str = "auto") -> AsyncIte
 def run(
     main: Callable[[Client], Awaitable[None]], root: Path, *arguments: str, mode: str = "auto"
 ) -> None:
-    """Run a client's program against a server of its own."""
+    """Run a client's program against the server of that folder, else against one of its own."""
+    if root in SHARED:
+        SHARED[root].run(main)
+        return
 
     async def whole() -> None:
         async with connected(root, *arguments, mode=mode) as client:
             await main(client)
 
     asyncio.run(asyncio.wait_for(whole(), 2 * SOON))
+
+
+class Shared:
+    """A server for many tests, in an event loop that runs while one of them does."""
+
+    def __init__(self, root: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._left = asyncio.Event()
+        self._client: asyncio.Future[Client] = self._loop.create_future()
+        others = set(psutil.Process().children())
+        # The SDK wants to be entered and left in one task.
+        self._task = self._loop.create_task(self._keep(root))
+        self._loop.run_until_complete(asyncio.wait_for(asyncio.shield(self._client), SOON))
+        (self.process,) = set(psutil.Process().children()) - others
+
+    async def _keep(self, root: Path) -> None:
+        async with connected(root) as client:
+            self._client.set_result(client)
+            await self._left.wait()
+
+    def run(self, main: Callable[[Client], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            await main(self._client.result())
+
+        self._loop.run_until_complete(asyncio.wait_for(whole(), 2 * SOON))
+
+    def close(self) -> None:
+        self._left.set()
+        self._loop.run_until_complete(self._task)
+        self._loop.close()
+        gone([self.process])
+
+
+#: Servers that several tests use, by the folder.
+SHARED: dict[Path, Shared] = {}
+shared = pytest.mark.parametrize("root", ["shared"], indirect=True, ids=[""])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give the folder of a server that has no arguments but that."""
+    root = tmp_path_factory.mktemp("served") / "root"
+    root.mkdir()
+    SHARED[root] = Shared(root)
+    yield root
+    SHARED.pop(root).close()
+
+
+def emptied(folder: Path) -> None:
+    """Remove what is in a folder, and not the folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 async def call(client: Client, tool: str, /, **arguments: Any) -> dict[str, Any]:
@@ -128,26 +188,35 @@ async def until_silent(client: Client, build_id: str) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    gone(psutil.Process().children(recursive=True))
+    kept = [server.process for server in SHARED.values()]
+    gone([one for one in psutil.Process().children(recursive=True) if one not in kept])
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Give the folder of a server: a small model, one that takes long, and what is outside."""
-    folder = tmp_path / "root"
-    folder.mkdir()
+    if hasattr(request, "param"):
+        folder: Path = request.getfixturevalue("served")
+        emptied(folder)
+        shutil.rmtree(folder.parent / "root2", ignore_errors=True)
+    else:
+        folder = tmp_path / "root"
+        folder.mkdir()
     (folder / "mlp.onnx").write_bytes(models.mlp().SerializeToString())
-    (folder / "long.onnx").write_bytes(LONG)
-    (tmp_path / "secret.onnx").write_bytes(models.mlp().SerializeToString())
+    (folder / "long.onnx").write_bytes(long_model())
+    (folder.parent / "secret.onnx").write_bytes(models.mlp().SerializeToString())
     return folder
 
 
-LONG = models.transformer(48).SerializeToString()
+@cache
+def long_model() -> bytes:
+    return models.transformer(48).SerializeToString()
 
 
 # ---- the tools ----------------------------------------------------------------------------------
 
 
+@shared
 def test_tools_are_declared_with_schemas(root: Path) -> None:
     async def main(client: Client) -> None:
         tools = (await client.list_tools()).tools
@@ -166,6 +235,7 @@ def test_tools_are_declared_with_schemas(root: Path) -> None:
     run(main, root)
 
 
+@shared
 def test_a_model_is_inspected_and_built_by_what_was_said(root: Path) -> None:
     made = {
         "dynamic": models.dynamic(),
@@ -198,6 +268,7 @@ def test_a_model_is_inspected_and_built_by_what_was_said(root: Path) -> None:
     run(main, root)
 
 
+@shared
 def test_files_that_are_no_models_hurt_nobody(root: Path) -> None:
     whole = models.mlp().SerializeToString()
     files = {
@@ -230,6 +301,7 @@ def test_files_that_are_no_models_hurt_nobody(root: Path) -> None:
     run(main, root)
 
 
+@shared
 def test_weights_in_other_files_are_told(root: Path) -> None:
     models.save_external(models.mlp(), root / "split.onnx")
     models.save_external(models.mlp(), root / "away.onnx", "away.bin")
@@ -307,6 +379,7 @@ def test_a_flood_is_few_notifications(root: Path) -> None:
     check_progress(told)
 
 
+@shared
 def test_an_engine_is_not_written_over_unless_that_is_said(root: Path) -> None:
     (root / "mlp.engine").write_bytes(b"an engine of somebody")
 
@@ -332,6 +405,7 @@ def test_an_engine_is_not_written_over_unless_that_is_said(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["long.onnx", "mlp.engine", "mlp.onnx"]
 
 
+@shared
 def test_failures_come_with_their_diagnosis(root: Path) -> None:
     (root / "nope.onnx").write_bytes(models.unknown_operators("Nope").SerializeToString())
 
@@ -434,17 +508,18 @@ def test_a_build_in_the_background_is_asked_for_and_cancelled(root: Path) -> Non
 
 def test_the_budget_is_the_agents_and_the_operators(root: Path) -> None:
     async def main(client: Client) -> None:
-        for arguments in ({"timeout": 0.7}, {"timeout": 600}, {}):
+        for arguments in ({"timeout": 0.5}, {"timeout": 600}, {}):
             result = await client.call_tool(
                 "build_engine", {"model": "long.onnx", "grace": 0.1, **arguments}
             )
             assert result.is_error
             built = result.structured_content
             assert (built["status"], built["reason"]) == ("cancelled", "deadline")
-            assert "0.7 s" in built["error"]["cause"] or arguments != {"timeout": 0.7}
+            expected = "0.5 s" if arguments == {"timeout": 0.5} else "0.9 s"
+            assert expected in built["error"]["cause"]
             assert "timeout" in built["error"]["remedy"]
 
-    run(main, root, "--timeout", "1.5")
+    run(main, root, "--timeout", "0.9")
 
 
 @pytest.mark.parametrize("end", ["leave", "kill the client", "kill the server"])
@@ -497,6 +572,7 @@ def test_no_build_outlives_the_connection(root: Path, end: str) -> None:
 # ---- strangers ----------------------------------------------------------------------------------
 
 
+@shared
 def test_no_path_leads_out_of_the_root(root: Path) -> None:
     outside = root.parent
     (root / "link.onnx").symlink_to(outside / "secret.onnx")
@@ -546,6 +622,7 @@ def test_no_path_leads_out_of_the_root(root: Path) -> None:
     assert not list(outside.glob("root2/*.engine"))
 
 
+@shared
 def test_arguments_that_cannot_be_are_explained(root: Path) -> None:
     async def main(client: Client) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
@@ -585,6 +662,7 @@ def test_arguments_that_cannot_be_are_explained(root: Path) -> None:
     run(main, root)
 
 
+@shared
 def test_hostile_names_are_only_names(root: Path) -> None:
     data = models.evil_mlp().SerializeToString()
     names = ["a\nb.onnx", "\u202egnp.onnx", "$(touch x);.onnx", "-o.onnx", "名.onnx", "%s%n.onnx"]
