@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
@@ -20,7 +21,7 @@ from pygls.lsp.client import LanguageClient
 from trt_widget.servers._tokens import MAX_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from typing_extensions import Self
 
@@ -231,6 +232,31 @@ class Editor:
                 one.shares.append(index)
         if value.get("message"):
             one.texts.append(value["message"])
+
+
+class Shared:
+    """An editor for many tests, in an event loop that runs while one of them does."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._editor = Editor(*arguments)
+
+    def __enter__(self) -> Self:
+        self._loop.run_until_complete(asyncio.wait_for(self._editor.__aenter__(), SOON))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run_until_complete(self._editor.__aexit__())
+        self._loop.close()
+
+    def run(self, scenario: Callable[[Editor], Coroutine[Any, Any, None]]) -> None:
+        """Run a test that begins as if nothing had been told, and leaves no build."""
+        self._editor.messages.clear()
+        self._editor.diagnostics.clear()
+        whole = asyncio.wait_for(scenario(self._editor), 2 * SOON)
+        self._loop.run_until_complete(whole)
+        server = psutil.Process(self._editor.server.pid)
+        wait_for(lambda: not alive(server.children(recursive=True)))
 
 
 def check(progress: dict[Any, Progress], outermost: Any, *, names: str) -> list[Progress]:

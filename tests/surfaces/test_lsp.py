@@ -18,11 +18,21 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.client import LanguageClient
 
 from tests import models
-from tests.surfaces.editor import SOON, Editor, Wire, alive, check, command, environment, wait_for
+from tests.surfaces.editor import (
+    SOON,
+    Editor,
+    Shared,
+    Wire,
+    alive,
+    check,
+    command,
+    environment,
+    wait_for,
+)
 from trt_widget.servers._frames import MAX_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
 SLOWLY = ("--configure", "tests.models:configure_slowly")
@@ -89,6 +99,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Shared]:
+    """Give an editor whose server was given no arguments."""
+    with Shared() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Shared]:
+    """Give an editor whose builds take long."""
+    with Shared(*SLOWLY) as shared:
+        yield shared
+
+
 def uri(folder: Path, name: str) -> str:
     return (folder / f"{name}.onnx").as_uri()
 
@@ -110,20 +134,19 @@ def children(editor: Editor) -> list[psutil.Process]:
 # ------------------------------------------------------------------ a build that goes well
 
 
-def test_success_with_the_clients_token(folder: Path, tmp_path: Path) -> None:
+def test_success_with_the_clients_token(plain: Shared, folder: Path, tmp_path: Path) -> None:
     engine = tmp_path / "an engine.plan"
 
-    async def scenario() -> None:
-        async with Editor() as editor:
-            commands = editor.capabilities.execute_command_provider
-            assert commands is not None
-            assert commands.work_done_progress is True
-            assert list(commands.commands) == ["trtWidget.build", "trtWidget.cancel"]
-            documents = editor.capabilities.text_document_sync
-            assert isinstance(documents, types.TextDocumentSyncOptions)
-            assert not documents.open_close
-            options = {"output": engine.as_uri(), "name": "mine", "optimization_level": 2}
-            answer = await editor.build(uri(folder, "gap"), options, under=7)
+    async def scenario(editor: Editor) -> None:
+        commands = editor.capabilities.execute_command_provider
+        assert commands is not None
+        assert commands.work_done_progress is True
+        assert list(commands.commands) == ["trtWidget.build", "trtWidget.cancel"]
+        documents = editor.capabilities.text_document_sync
+        assert isinstance(documents, types.TextDocumentSyncOptions)
+        assert not documents.open_close
+        options = {"output": engine.as_uri(), "name": "mine", "optimization_level": 2}
+        answer = await editor.build(uri(folder, "gap"), options, under=7)
         assert answer["status"] == "succeeded"
         assert answer["uri"] == uri(folder, "gap")
         assert answer["engine_bytes"] == engine.stat().st_size
@@ -137,33 +160,32 @@ def test_success_with_the_clients_token(folder: Path, tmp_path: Path) -> None:
         assert editor.diagnostics == {uri(folder, "gap"): []}
         assert not editor.told(types.WINDOW_SHOW_MESSAGE)
 
-    run(scenario())
+    plain.run(scenario)
 
 
-def test_a_build_without_a_token_is_answered_at_once(folder: Path) -> None:
-    async def scenario() -> None:
-        async with Editor(*SLOWLY) as editor:
-            answer = await editor.build(resnet())
-            assert set(answer) == {"id", "uri", "status"}
-            assert answer["status"] in {"pending", "running"}
-            own = await editor.until(
-                lambda: [
-                    one
-                    for one in editor.progress().values()
-                    if one.title == "Building light_resnet50.onnx"
-                ]
-            )
-            assert own[0].created >= 0
-            await editor.until(lambda: len(editor.progress()) > 1)
-            assert await editor.ask("trtWidget.cancel", answer["id"]) is True
-            await editor.until(lambda: editor.progress()[own[0].token].ended > 0)
-            assert await editor.ask("trtWidget.cancel", answer["id"]) is False
-            check(editor.progress(), own[0].token, names="light_resnet50.onnx")
-            # "wait" asks for the outcome without a token.
-            answer = await editor.build(uri(folder, "odd"), {"wait": True})
-            assert answer["status"] == "failed"
+def test_a_build_without_a_token_is_answered_at_once(slow: Shared, folder: Path) -> None:
+    async def scenario(editor: Editor) -> None:
+        answer = await editor.build(resnet())
+        assert set(answer) == {"id", "uri", "status"}
+        assert answer["status"] in {"pending", "running"}
+        own = await editor.until(
+            lambda: [
+                one
+                for one in editor.progress().values()
+                if one.title == "Building light_resnet50.onnx"
+            ]
+        )
+        assert own[0].created >= 0
+        await editor.until(lambda: len(editor.progress()) > 1)
+        assert await editor.ask("trtWidget.cancel", answer["id"]) is True
+        await editor.until(lambda: editor.progress()[own[0].token].ended > 0)
+        assert await editor.ask("trtWidget.cancel", answer["id"]) is False
+        check(editor.progress(), own[0].token, names="light_resnet50.onnx")
+        # "wait" asks for the outcome without a token.
+        answer = await editor.build(uri(folder, "odd"), {"wait": True})
+        assert answer["status"] == "failed"
 
-    run(scenario())
+    slow.run(scenario)
 
 
 def test_the_second_build_has_a_percentage(folder: Path, tmp_path: Path) -> None:
@@ -198,149 +220,139 @@ def test_the_second_build_has_a_percentage(folder: Path, tmp_path: Path) -> None
     run(scenario())
 
 
-def test_two_builds_at_once(folder: Path) -> None:
-    async def scenario() -> None:
-        async with Editor(*SLOWLY) as editor:
-            first = asyncio.ensure_future(editor.build(resnet(), {"name": "first"}, under="one"))
-            await editor.until(lambda: "one" in editor.progress())
-            second = asyncio.ensure_future(
-                editor.build(uri(folder, "mlp"), {"name": "second"}, under="two")
-            )
-            await editor.until(
-                lambda: "two" in editor.progress() and editor.progress()["two"].texts
-            )
-            assert editor.progress()["two"].texts == ["waits for first"]
-            third = asyncio.ensure_future(
-                editor.build(uri(folder, "mlp"), {"name": "third"}, under="three")
-            )
-            await editor.until(lambda: "three" in editor.progress())
-            editor.cancel("three")  # it has not begun, and the others go on
-            assert (await third)["status"] == "cancelled"
-            assert not first.done()
-            editor.cancel("one")
-            assert (await first)["status"] == "cancelled"
-            assert (await second)["status"] == "succeeded"
-            progress = editor.progress()
-            for token, name in (("one", "first"), ("two", "second"), ("three", "third")):
-                check(progress, token, names=name)
+def test_two_builds_at_once(slow: Shared, folder: Path) -> None:
+    async def scenario(editor: Editor) -> None:
+        first = asyncio.ensure_future(editor.build(resnet(), {"name": "first"}, under="one"))
+        await editor.until(lambda: "one" in editor.progress())
+        second = asyncio.ensure_future(
+            editor.build(uri(folder, "mlp"), {"name": "second"}, under="two")
+        )
+        await editor.until(lambda: "two" in editor.progress() and editor.progress()["two"].texts)
+        assert editor.progress()["two"].texts == ["waits for first"]
+        third = asyncio.ensure_future(
+            editor.build(uri(folder, "mlp"), {"name": "third"}, under="three")
+        )
+        await editor.until(lambda: "three" in editor.progress())
+        editor.cancel("three")  # it has not begun, and the others go on
+        assert (await third)["status"] == "cancelled"
+        assert not first.done()
+        editor.cancel("one")
+        assert (await first)["status"] == "cancelled"
+        assert (await second)["status"] == "succeeded"
+        progress = editor.progress()
+        for token, name in (("one", "first"), ("two", "second"), ("three", "third")):
+            check(progress, token, names=name)
 
-    run(scenario())
+    slow.run(scenario)
 
 
 # ------------------------------------------------------------------ cancel
 
 
-def test_cancel_by_the_token_of_a_phase(folder: Path) -> None:
-    async def scenario() -> None:
-        async with Editor(*SLOWLY) as editor:
-            build = asyncio.ensure_future(editor.build(resnet(), under="own"))
-            inner = await editor.until(
-                lambda: [one for one in editor.progress().values() if " > " in one.title]
-            )
-            editor.cancel(inner[0].token)
-            answer = await build
-            assert (answer["status"], answer["reason"]) == ("cancelled", "user")
-            assert answer["result"]["ended_by"] == "step"
-            check(editor.progress(), "own", names="light_resnet50.onnx")
-            assert editor.progress()["own"].texts[-1].startswith("cancelled after ")
-            assert not any(editor.diagnostics.values())
-            editor.cancel("own")  # late, unknown: nothing happens
-            editor.cancel("nobody's")
-            assert (await editor.build(uri(folder, "odd"), {"wait": True}))["status"] == "failed"
+def test_cancel_by_the_token_of_a_phase(slow: Shared, folder: Path) -> None:
+    async def scenario(editor: Editor) -> None:
+        build = asyncio.ensure_future(editor.build(resnet(), under="own"))
+        inner = await editor.until(
+            lambda: [one for one in editor.progress().values() if " > " in one.title]
+        )
+        editor.cancel(inner[0].token)
+        answer = await build
+        assert (answer["status"], answer["reason"]) == ("cancelled", "user")
+        assert answer["result"]["ended_by"] == "step"
+        check(editor.progress(), "own", names="light_resnet50.onnx")
+        assert editor.progress()["own"].texts[-1].startswith("cancelled after ")
+        assert not any(editor.diagnostics.values())
+        editor.cancel("own")  # late, unknown: nothing happens
+        editor.cancel("nobody's")
+        assert (await editor.build(uri(folder, "odd"), {"wait": True}))["status"] == "failed"
 
-    run(scenario())
-
-
-def test_cancel_in_the_silent_gap(folder: Path) -> None:
-    async def scenario() -> None:
-        async with Editor() as editor:
-            build = asyncio.ensure_future(
-                editor.build(uri(folder, "gap"), {"grace": 0.2}, under="own")
-            )
-            await editor.until(
-                lambda: [
-                    one
-                    for one in editor.progress().values()
-                    if any("no callback for" in text for text in one.texts)
-                ]
-            )
-            editor.cancel("own")
-            answer = await build
-            assert answer["status"] == "cancelled"
-            assert answer["result"]["ended_by"] in {"terminated", "killed"}
-            phases = check(editor.progress(), "own", names="gap.onnx")
-            assert {one.texts[-1] for one in phases if one.texts} >= {"cancelled"}
-            assert not children(editor)
-
-    run(scenario())
+    slow.run(scenario)
 
 
-def test_giving_up_the_request_cancels() -> None:
-    async def scenario() -> None:
-        async with Editor(*SLOWLY) as editor:
-            params = types.ExecuteCommandParams("trtWidget.build", [resnet()], "own")
-            answer = editor.client.protocol.send_request_async(
-                types.WORKSPACE_EXECUTE_COMMAND, params, msg_id="the request"
-            )
-            await editor.until(lambda: "own" in editor.progress())
-            editor.client.cancel_request(types.CancelParams("the request"))
-            with pytest.raises(JsonRpcException) as caught:
-                await answer
-            assert caught.value.code == CANCELLED
-            check(editor.progress(), "own", names="light_resnet50.onnx")
-            assert not children(editor)
+def test_cancel_in_the_silent_gap(plain: Shared, folder: Path) -> None:
+    async def scenario(editor: Editor) -> None:
+        build = asyncio.ensure_future(editor.build(uri(folder, "gap"), {"grace": 0.2}, under="own"))
+        await editor.until(
+            lambda: [
+                one
+                for one in editor.progress().values()
+                if any("no callback for" in text for text in one.texts)
+            ]
+        )
+        editor.cancel("own")
+        answer = await build
+        assert answer["status"] == "cancelled"
+        assert answer["result"]["ended_by"] in {"terminated", "killed"}
+        phases = check(editor.progress(), "own", names="gap.onnx")
+        assert {one.texts[-1] for one in phases if one.texts} >= {"cancelled"}
+        assert not children(editor)
 
-    run(scenario())
+    plain.run(scenario)
+
+
+def test_giving_up_the_request_cancels(slow: Shared) -> None:
+    async def scenario(editor: Editor) -> None:
+        params = types.ExecuteCommandParams("trtWidget.build", [resnet()], "own")
+        answer = editor.client.protocol.send_request_async(
+            types.WORKSPACE_EXECUTE_COMMAND, params, msg_id="the request"
+        )
+        await editor.until(lambda: "own" in editor.progress())
+        editor.client.cancel_request(types.CancelParams("the request"))
+        with pytest.raises(JsonRpcException) as caught:
+            await answer
+        assert caught.value.code == CANCELLED
+        check(editor.progress(), "own", names="light_resnet50.onnx")
+        assert not children(editor)
+
+    slow.run(scenario)
 
 
 # ------------------------------------------------------------------ failure
 
 
-def test_a_failure_is_a_diagnostic_until_the_next_build(tmp_path: Path) -> None:
+def test_a_failure_is_a_diagnostic_until_the_next_build(plain: Shared, tmp_path: Path) -> None:
     model = tmp_path / "a model.onnx"
     onnx.save(models.unknown_operators("Nope"), str(model))
 
-    async def scenario() -> None:
-        async with Editor() as editor:
-            answer = await editor.build(model.as_uri(), under="own")
-            assert answer["status"] == "failed"
-            assert answer["error"]["class"] == "ParseFailed"
-            (diagnostic,) = editor.diagnostics[model.as_uri()]
-            assert diagnostic.severity == types.DiagnosticSeverity.Error
-            assert (diagnostic.source, diagnostic.code) == ("trt-widget", "ParseFailed")
-            for part in (answer["error"]["cause"], answer["error"]["remedy"], "odd0"):
-                assert part in diagnostic.message
-            assert any(line in diagnostic.message for line in answer["error"]["evidence"])
-            (shown,) = editor.told(types.WINDOW_SHOW_MESSAGE)
-            assert shown.type == types.MessageType.Error
-            assert shown.message == f"The build of a model.onnx failed: {answer['error']['cause']}"
-            check(editor.progress(), "own", names="a model.onnx")
-            assert editor.progress()["own"].ended < editor.position("answer")
-            # The same file, mended.
-            onnx.save(models.mlp(), str(model))
-            assert (await editor.build(model.as_uri(), {"wait": True}))["status"] == "succeeded"
-            assert editor.diagnostics == {model.as_uri(): []}
+    async def scenario(editor: Editor) -> None:
+        answer = await editor.build(model.as_uri(), under="own")
+        assert answer["status"] == "failed"
+        assert answer["error"]["class"] == "ParseFailed"
+        (diagnostic,) = editor.diagnostics[model.as_uri()]
+        assert diagnostic.severity == types.DiagnosticSeverity.Error
+        assert (diagnostic.source, diagnostic.code) == ("trt-widget", "ParseFailed")
+        for part in (answer["error"]["cause"], answer["error"]["remedy"], "odd0"):
+            assert part in diagnostic.message
+        assert any(line in diagnostic.message for line in answer["error"]["evidence"])
+        (shown,) = editor.told(types.WINDOW_SHOW_MESSAGE)
+        assert shown.type == types.MessageType.Error
+        assert shown.message == f"The build of a model.onnx failed: {answer['error']['cause']}"
+        check(editor.progress(), "own", names="a model.onnx")
+        assert editor.progress()["own"].ended < editor.position("answer")
+        # The same file, mended.
+        onnx.save(models.mlp(), str(model))
+        assert (await editor.build(model.as_uri(), {"wait": True}))["status"] == "succeeded"
+        assert editor.diagnostics == {model.as_uri(): []}
 
-    run(scenario())
+    plain.run(scenario)
 
 
-def test_a_model_that_is_not_there_is_its_diagnostic(tmp_path: Path) -> None:
+def test_a_model_that_is_not_there_is_its_diagnostic(plain: Shared, tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
 
-    async def scenario() -> None:
-        async with Editor() as editor:
-            with pytest.raises(JsonRpcException, match="There is no file"):
-                await editor.build(model.as_uri(), under="own")
-            (diagnostic,) = editor.diagnostics[model.as_uri()]
-            assert diagnostic.code == "SourceError"
-            assert not editor.told(types.WINDOW_SHOW_MESSAGE)
-            assert not editor.progress()
-            onnx.save(models.mlp(), str(model))
-            # The token is free again, since nothing was told of it.
-            assert (await editor.build(model.as_uri(), under="own"))["status"] == "succeeded"
-            assert editor.diagnostics == {model.as_uri(): []}
+    async def scenario(editor: Editor) -> None:
+        with pytest.raises(JsonRpcException, match="There is no file"):
+            await editor.build(model.as_uri(), under="own")
+        (diagnostic,) = editor.diagnostics[model.as_uri()]
+        assert diagnostic.code == "SourceError"
+        assert not editor.told(types.WINDOW_SHOW_MESSAGE)
+        assert not editor.progress()
+        onnx.save(models.mlp(), str(model))
+        # The token is free again, since nothing was told of it.
+        assert (await editor.build(model.as_uri(), under="own"))["status"] == "succeeded"
+        assert editor.diagnostics == {model.as_uri(): []}
 
-    run(scenario())
+    plain.run(scenario)
 
 
 def test_a_crash_is_a_failure_and_the_server_goes_on(folder: Path) -> None:
@@ -440,18 +452,17 @@ def test_a_request_that_is_given_up_at_once() -> None:
         assert not psutil.Process(wire.process.pid).children()
 
 
-def test_a_token_of_another_build_is_refused(folder: Path) -> None:
-    async def scenario() -> None:
-        async with Editor(*SLOWLY) as editor:
-            first = asyncio.ensure_future(editor.build(resnet(), under="own"))
-            await editor.until(lambda: "own" in editor.progress())
-            with pytest.raises(JsonRpcException, match="that of another build"):
-                await editor.build(uri(folder, "mlp"), under="own")
-            editor.cancel("own")
-            assert (await first)["status"] == "cancelled"
-            check(editor.progress(), "own", names="light_resnet50.onnx")
+def test_a_token_of_another_build_is_refused(slow: Shared, folder: Path) -> None:
+    async def scenario(editor: Editor) -> None:
+        first = asyncio.ensure_future(editor.build(resnet(), under="own"))
+        await editor.until(lambda: "own" in editor.progress())
+        with pytest.raises(JsonRpcException, match="that of another build"):
+            await editor.build(uri(folder, "mlp"), under="own")
+        editor.cancel("own")
+        assert (await first)["status"] == "cancelled"
+        check(editor.progress(), "own", names="light_resnet50.onnx")
 
-    run(scenario())
+    slow.run(scenario)
 
 
 def test_models_and_engines_stay_below_the_root(folder: Path, tmp_path: Path) -> None:
