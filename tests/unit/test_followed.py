@@ -624,6 +624,20 @@ def test_what_ended_before_says_when_and_makes_way_for_a_new_build(tmp_path: Pat
     assert (build.status, notes_of(build)) == ("succeeded", "")
 
 
+def test_what_a_killed_build_has_left_makes_way_for_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30)
+    hello = StreamStarted(0.0, "old.onnx", "tensorrt", "10.16", pid=ended.pid, host=this_host())
+    path.write_bytes(text(hello, RUNNING, *PHASES[:2]))
+    os.utime(path, (time.time() - 200, time.time() - 200))
+    build = Build.follow(path).start()
+    time.sleep(0.3)
+    path.write_bytes(text(HELLO, RUNNING, *PHASES, DONE))
+    build.wait_ended(10)
+    assert (build.name, build.status) == ("net.onnx", "succeeded")
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(5.2, "5 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (200_000, "2 days")],

@@ -445,13 +445,23 @@ class FollowedExecutor:
     def _await_another(self) -> None:
         """Wait a moment for a new build where there is only the stream of an earlier one."""
         found = look_at(self._path) if self._tail and self._path is not None else None
-        if found is None or found.age < _OLD_S or not _is_end(found.last):
+        if found is None or found.age < _OLD_S:
+            return
+        if not (_is_end(found.last) or self._is_left_over()):
             return
         deadline = clock.monotonic() + min(_REPLACE_S, self._start_s)
         while clock.monotonic() < deadline and not self._stop.wait(LOOK_S):
             now = look_at(self._path)
             if now is None or now.identity != found.identity:
                 return
+
+    def _is_left_over(self) -> bool:
+        """Say whether the file is that of a build whose process was ended."""
+        with contextlib.suppress(OSError, EventError, TypeError):
+            with open(self._source, "rb") as file:  # noqa: PTH123 - a path of any kind
+                hello = from_json(file.readline(CHUNK))
+            return isinstance(hello, StreamStarted) and self._is_gone(hello)
+        return False
 
     def _note_age(self, incoming: Input) -> None:
         """Remember how long ago a stream ended that had ended before it was followed."""
@@ -807,8 +817,10 @@ class FollowedExecutor:
 
     def _producer_is_gone(self) -> bool:
         """Whether the process that writes is one of this machine, and does not run any more."""
-        hello = self.hello
-        if hello is None or hello.pid is None or hello.host != self._host or hello.pid <= 0:
+        return self.hello is not None and self._is_gone(self.hello)
+
+    def _is_gone(self, hello: StreamStarted) -> bool:
+        if hello.pid is None or hello.host != self._host or hello.pid <= 0:
             return False
         try:
             process = psutil.Process(hello.pid)
