@@ -455,10 +455,12 @@ class _News:
 
     def _is_past(self, change: _Change) -> bool:
         """Whether a phase around it was told to have ended since."""
+        # That a long one has opened is told with its end.
+        time = change.time if not change.must else change.node.ended or 0.0
         for above in _around(change.node):
             told = self._told[above.path]
             over = not above.open_count and told.closed == above.count
-            if not told.running and (over or change.time <= told.ended):
+            if not told.running and (over or time <= told.ended):
                 return True
         return False
 

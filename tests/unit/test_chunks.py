@@ -303,6 +303,28 @@ def test_nothing_ends_after_its_parent() -> None:
     assert nested(chunks)
 
 
+def test_what_is_told_is_told_with_what_is_around_it() -> None:
+    """Of short phases that are long together, inside others that come as often."""
+
+    def both(time: float) -> list[Event]:
+        return [
+            start(time, "around", "root"),
+            start(time + 0.02, "inside", "around"),
+            PhaseFinished(time + 0.38, "inside"),
+            PhaseFinished(time + 0.4, "around"),
+        ]
+
+    build = Scripted(interval=1e9)
+    others = [run(0.02, f"p{i}", "root", 1, 0.001) for i in range(BURST - 2)]
+    chunks = build.at(0.5, start(0.0, "root"), *others, *both(0.05))
+    assert told(chunks)[-1] == ("around", "done")
+    assert "inside" not in {chunk["phase"] for chunk in chunks}
+    assert build.at(1.0, *both(0.55)) == []
+    chunks = build.at(1.5, *both(1.05))
+    assert told(chunks) == [("inside", "running"), ("inside", "done"), ("around", "done")]
+    assert [chunk.get("count") for chunk in chunks] == [None, 3, 2]
+
+
 def test_what_was_only_counted_ends_before_its_parent() -> None:
     build = Scripted()
     build.at(0.1, start(0.0, "root"), start(0.0, "around", "root"))
