@@ -27,6 +27,7 @@ from tests import models
 from trt_widget.errors import ExtraMissing
 from trt_widget.events import PhaseStarted, StepCompleted
 from trt_widget.phases import PhaseTree
+from trt_widget.servers._stdio import MAX_LINE, MAX_OPEN
 from trt_widget.servers._tools import _TO_BUILD, _sentence
 
 if TYPE_CHECKING:
@@ -743,6 +744,130 @@ def test_nothing_but_the_protocol_is_on_stdout(root: Path) -> None:
     assert {2, 3, 4} <= {number for number, answer in answers.items() if "error" in answer}
     assert answers[5]["result"]["structuredContent"]["status"] == "succeeded"
     assert answers["notifications/progress"]["params"]["progressToken"] == "p"
+
+
+@contextlib.contextmanager
+def by_hand(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server and greet it."""
+    with subprocess.Popen(
+        command(root), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            server.stdin.write(request(0, "initialize", HELLO) + b"\n")
+            server.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+            server.stdin.flush()
+            assert json.loads(server.stdout.readline())["id"] == 0
+            yield server
+        finally:
+            server.kill()
+
+
+def test_a_request_that_cannot_be_read_is_answered(root: Path) -> None:
+    begun = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"inspect_model",'
+    lines: list[tuple[bytes, Any, int]] = [
+        (begun % 6 + b'"arguments":{"model":"\\ud800"}}}', 6, -32700),
+        (begun % 7 + b'"arguments":' + b"[" * 5_000 + b"]" * 5_000 + b"}}", 7, -32700),
+        (begun % 8 + b'"arguments":{"model":' + b"1" * 6_000 + b"}}}", 8, -32700),
+        (b'{"method":"a","id":"b","params":{"\\ud800":1},"jsonrpc":"2.0"}', "b", -32700),
+        (b"{broken", None, -32700),
+        (b"[]", None, -32600),
+        (b'{"jsonrpc":"1.0","id":9,"method":"tools/list"}', 9, -32600),
+        (b'{"jsonrpc":"2.0","id":10,"method":7}', 10, -32600),
+        (b'{"jsonrpc":"2.0","id":11,"method":"tools/list","params":[1]}', 11, -32600),
+        (b'{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}', None, -32600),
+        # These must not be answered, and are not: the next answer is that to the request after.
+        (b'{"jsonrpc":"2.0","method":"notifications/x","params":[1]}', ..., 0),
+        (b'{"jsonrpc":"2.0","id":12,"result":5}', ..., 0),
+        (b"  \r", ..., 0),
+        (b'{"jsonrpc":"2.0","id":13,"method":"no/such/method"}', 13, -32601),
+    ]
+    with by_hand(root) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for data, number, code in lines:
+            server.stdin.write(data + b"\n")
+            server.stdin.flush()
+            if number is not ...:
+                answer = json.loads(server.stdout.readline())
+                assert answer["id"] == number, data[:60]
+                assert answer["error"]["code"] == code, data[:60]
+                assert answer["error"]["message"]
+
+
+def test_a_line_without_end_is_not_kept(root: Path) -> None:
+    with by_hand(root) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        before = psutil.Process(server.pid).memory_info().rss
+        for _ in range(100):
+            server.stdin.write(b"x" * 1_000_000)
+        server.stdin.write(b"\n" + request(1, "no/such/method", {}) + b"\n")
+        server.stdin.flush()
+        first, second = (json.loads(server.stdout.readline()) for _ in range(2))
+        assert (first["id"], first["error"]["code"]) == (None, -32700)
+        assert str(MAX_LINE) in first["error"]["message"]
+        assert second["id"] == 1
+        assert psutil.Process(server.pid).memory_info().rss < before + 6 * MAX_LINE
+
+
+def test_a_client_that_reads_nothing_has_to_wait(root: Path) -> None:
+    """And it gets all answers once it reads; what it sends in between costs no memory."""
+    count = 250
+    with by_hand(root) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        stdin = server.stdin
+        sent: list[int] = []
+        long = {"_meta": {"x": "y" * 2_000}}  # so that a pipe holds few
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                for number in range(1, count + 1):
+                    stdin.write(request(number, "tools/list", long) + b"\n")
+                    stdin.flush()
+                    sent.append(number)
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        before = -1
+        while before < len(sent) or not sent:
+            before = len(sent)
+            time.sleep(1.0)
+        # What the pipe holds, the server's buffers, and so many that it has begun with.
+        assert len(sent) < count
+        answers = [json.loads(server.stdout.readline()) for _ in range(count)]
+        assert sorted(answer["id"] for answer in answers) == list(range(1, count + 1))
+        assert all("result" in answer for answer in answers)
+        thread.join(SOON)
+
+
+def test_requests_at_a_time_are_limited_and_can_be_cancelled(root: Path) -> None:
+    """Those that wait do not keep the client's cancel from being read."""
+    waits = {"name": "build_status", "arguments": {"wait": 50}}
+    started = {"name": "start_build", "arguments": {"model": "long.onnx", "grace": 0.1}}
+    with by_hand(root) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(request(1, "tools/call", started) + b"\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        numbers = range(2, MAX_OPEN + 2)
+        for number in [*numbers, 2]:
+            server.stdin.write(request(number, "tools/call", waits) + b"\n")
+        server.stdin.write(request(1_000, "ping", {}) + b"\n")
+        server.stdin.flush()
+        twice, more = (json.loads(server.stdout.readline()) for _ in range(2))
+        assert (twice["id"], twice["error"]["code"]) == (2, -32600)
+        assert (more["id"], more["error"]["code"]) == (1_000, -32010)
+        for number in numbers:
+            given_up = {"method": "notifications/cancelled", "params": {"requestId": number}}
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **given_up}).encode() + b"\n")
+        server.stdin.write(request(1_001, "tools/list", {}) + b"\n")
+        server.stdin.flush()
+        answer = json.loads(server.stdout.readline())
+        assert (answer["id"], "result" in answer) == (1_001, True)
 
 
 def configure_noisily(_builder: Any, _network: Any, _config: Any) -> None:

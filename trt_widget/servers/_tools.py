@@ -14,14 +14,10 @@ the client leaves or dies, all builds of this process end with it.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import itertools
 import json
 import logging
-import os
 import signal
-import threading
 import time as clock
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,9 +44,11 @@ from trt_widget.build import FINAL
 from trt_widget.chunks import describe_error
 from trt_widget.errors import BuildError, BuildFailed, from_record
 from trt_widget.phases import PATH_SEPARATOR
+from trt_widget.servers._stdio import Answers, NoLines, Requests
 from trt_widget.servers.builds import Builds, Entry, RequestError, UnknownBuild, describe
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Awaitable, Callable, Mapping
 
     from mcp.server.context import ServerRequestContext
@@ -68,8 +66,6 @@ ENGINE_SUFFIXES: Final = (".engine", ".plan", ".trt")
 PROGRESS_S: Final = 1.0
 #: Most seconds that a question for the status may wait.
 MAX_WAIT_S: Final = 50.0
-#: Requests that are read before one is begun with.
-_REQUESTS: Final = 64
 #: What a shell says of a process that SIGTERM has ended.
 _TERMINATED: Final = 143
 #: Models that are read at the same time.
@@ -722,49 +718,19 @@ async def _serve(
         on_call_tool=agents.call_tool,
     )
     _end_when_terminated()
-    lines: Any = _Lines()
+    nothing: Any = NoLines()
     try:
         # The SDK keeps stdout for itself: what else is printed goes to stderr.
-        async with stdio_server(stdin=lines) as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        async with stdio_server(stdin=nothing) as (unused, outgoing):
+            await unused.aclose()
+            answers = Answers(outgoing)
+            requests = Requests(answers)
+            await server.run(requests, answers, server.create_initialization_options())
     finally:
         # Nobody can take an engine now. Not builds.close(): it would wait for the grace, and a
         # client kills a server that stays; what ends the interpreter ends the processes at once.
         for entry in agents.builds.all():
             entry.build.request_cancel("closed")
-
-
-class _Lines:
-    """The lines of stdin, read by a thread that holds nobody up.
-
-    The SDK's own reader waits in a thread that cannot be given up: after Ctrl-C the server would
-    stay until the client sends something (mcp 2.3).
-    """
-
-    def __init__(self) -> None:
-        # Nobody else, here or in a child, reads the protocol.
-        self._file = os.fdopen(os.dup(0), "rb")
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        self._loop = asyncio.get_running_loop()
-        # Who sends faster than is answered has to wait.
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(_REQUESTS)
-        threading.Thread(target=self._read, name="trt_widget stdin", daemon=True).start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(RuntimeError, OSError, concurrent.futures.CancelledError):
-            for data in itertools.chain(self._file, [b""]):
-                asyncio.run_coroutine_threadsafe(self._waiting.put(data), self._loop).result()
-
-    def __aiter__(self) -> _Lines:
-        return self
-
-    async def __anext__(self) -> str:
-        data = await self._waiting.get()
-        if not data:
-            raise StopAsyncIteration
-        return data.decode("utf-8", "replace")
 
 
 def _end_when_terminated() -> None:
