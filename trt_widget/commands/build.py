@@ -156,15 +156,17 @@ def _is_watched(target: int) -> bool:
 
 def _has_told(build: Build, writer: EventWriter | None, target: int) -> bool:
     """Say whether the reader has understood how it ended: it leaves at the last event by itself."""
-    if sys.platform == "win32" or writer is None or writer.error is not None:
+    if writer is None or writer.error is not None:
         return False
     if build.result is None or build.result.status != "failed":
         return False
-    import select
+    if sys.platform != "win32":
+        import select
 
-    gone = select.poll()
-    gone.register(target, 0)  # an error is all that is waited for: nobody reads any more
-    return bool(gone.poll(1000 * _LEAVE_S))
+        gone = select.poll()
+        gone.register(target, 0)  # an error is all that is waited for: nobody reads any more
+        return bool(gone.poll(1000 * _LEAVE_S))
+    return False
 
 
 def _connect(
