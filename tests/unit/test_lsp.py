@@ -16,7 +16,7 @@ from tests.traces import mnist_events, timed
 from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
 from trt_widget.phases import PhaseTree
 from trt_widget.servers import lsp
-from trt_widget.servers._frames import MAX_HEADER, MAX_MESSAGE, Channel, Frames
+from trt_widget.servers._frames import MAX_BACKLOG, MAX_HEADER, MAX_MESSAGE, Channel, Frames
 from trt_widget.servers._tokens import (
     LINGER_S,
     LOOK_S,
@@ -141,6 +141,50 @@ def test_a_channel_writes_on_though_nobody_reads() -> None:
 
     asyncio.run(scenario())
     for end in (ours_in, ours_out):
+        os.close(end)
+
+
+def test_a_client_that_reads_nothing_is_not_read() -> None:
+    """So that what it asks for costs no more than the backlog; then it goes on."""
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    count, size = 2_000, 10_000
+
+    async def scenario() -> None:
+        channel = Channel(
+            lambda size: os.read(ours_in, size), lambda data: os.write(ours_out, data)
+        )
+        taken = 0
+
+        def take(_message: bytes | str) -> None:
+            nonlocal taken
+            taken += 1
+            channel.write(b"y" * size)  # an answer
+
+        def ask() -> None:
+            for _ in range(count):
+                os.write(theirs_out, framed(b"x" * 1_000))
+
+        channel.start(asyncio.get_running_loop(), take, lambda: None)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        before = -1
+        while before < taken or channel.backlog < MAX_BACKLOG:
+            before = taken
+            await asyncio.sleep(0.5)
+        # A few pieces were read already: 64 messages each.
+        assert MAX_BACKLOG < channel.backlog < 16_000_000
+        assert asking.is_alive()
+        rest = count * size
+        while rest:
+            rest -= len(await asyncio.to_thread(os.read, theirs_in, 1_000_000))
+        assert taken == count
+        asking.join(30)
+        os.close(theirs_out)
+        await asyncio.to_thread(channel.close, 30)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    for end in (ours_in, ours_out, theirs_in):
         os.close(end)
 
 

@@ -1,7 +1,8 @@
 """Messages of the Language Server Protocol over a pair of blocking streams.
 
 A thread reads, another writes, and neither holds up the event loop: a client that has stopped
-reading can still cancel, and its end is noticed. What cannot be read is an error in words and never
+reading can still cancel, and its end is noticed; but one that goes on asking is not read any more
+when megabytes of answers wait for it. What cannot be read is an error in words and never
 the end of the stream.
 """
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["MAX_MESSAGE", "Channel", "Frames"]
+__all__ = ["MAX_BACKLOG", "MAX_MESSAGE", "Channel", "Frames"]
 
 #: Bytes of one message. Documents are not synchronized, so that messages are small.
 MAX_MESSAGE = 4 * 1024 * 1024
@@ -25,6 +26,8 @@ MAX_HEADER = 8 * 1024
 #: Bytes that are read at once, and how many such pieces wait for the event loop at most.
 _PIECE = 64 * 1024
 _WAITING = 16
+#: Bytes that the other side has not read yet, beyond which nothing more is read of it.
+MAX_BACKLOG = 4 * 1024 * 1024
 _END = b"\r\n\r\n"
 
 
@@ -114,6 +117,8 @@ class Channel:
         self._free = threading.Semaphore(_WAITING)
         self._queued = 0
         self._written = 0
+        self._room = threading.Condition()
+        self._broken = False
         self._writer = threading.Thread(
             target=self._write_all, name="trt_widget lsp writer", daemon=True
         )
@@ -166,10 +171,16 @@ class Channel:
 
     def _read_all(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            while data := self._read(_PIECE):
+            while self._until_read() and (data := self._read(_PIECE)):
                 self._free.acquire()
                 self._call(self._feed, data)
         self._call(self._gone)
+
+    def _until_read(self) -> bool:
+        """Wait while the other side has too much to read; True."""
+        with self._room:
+            self._room.wait_for(lambda: self._broken or self.backlog <= MAX_BACKLOG)
+        return True
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -184,8 +195,13 @@ class Channel:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[self._write(rest) :]
-                self._written += len(data)
+                with self._room:
+                    self._written += len(data)
+                    self._room.notify()
         except (OSError, ValueError):
             self._call(self._gone)
+            with self._room:
+                self._broken = True
+                self._room.notify()
             while self._outgoing.get() is not None:  # nobody reads it
                 pass
