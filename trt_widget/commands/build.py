@@ -160,13 +160,14 @@ def _has_told(build: Build, writer: EventWriter | None, target: int) -> bool:
         return False
     if build.result is None or build.result.status != "failed":
         return False
+    told = False
     if sys.platform != "win32":
         import select
 
         gone = select.poll()
         gone.register(target, 0)  # an error is all that is waited for: nobody reads any more
-        return bool(gone.poll(1000 * _LEAVE_S))
-    return False
+        told = bool(gone.poll(1000 * _LEAVE_S))
+    return told
 
 
 def _connect(
