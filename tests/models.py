@@ -266,7 +266,8 @@ def configure_by_name(builder: Any, network: Any, config: Any) -> None:
 
     ``mlp(first="slow")`` takes a second, ``mlp(first="flood")`` begins with half the flood of
     :func:`configure_flood` and ``mlp(first="long flood")`` with all of it, and the process that
-    builds ``mlp(first="crash")`` dies by SIGSEGV in the middle of a phase.
+    builds ``mlp(first="crash")`` dies by SIGSEGV in the middle of a phase. That of
+    ``mlp(first="stuck")`` does nothing for five minutes, and hears nothing.
     """
     from tests.bench.builds import make_flood
 
@@ -279,6 +280,8 @@ def configure_by_name(builder: Any, network: Any, config: Any) -> None:
         configure_flood(builder, network, config)
     elif "crash" in names:
         _crash_in_a_phase(config)
+    elif "stuck" in names:
+        time.sleep(300.0)
 
 
 def _crash_in_a_phase(config: Any) -> None:

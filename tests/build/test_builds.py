@@ -214,6 +214,30 @@ def test_closing_leaves_no_process(root: Path) -> None:
     assert {entry.status for entry in entries} == {"cancelled"}
 
 
+def test_what_is_removed_ends_whatever_its_grace(root: Path) -> None:
+    builds = Builds(root, options={"configure": models.configure_by_name})
+    onnx.save(models.mlp(first="stuck"), root / "stuck.onnx")
+    try:
+        removed = [builds.start("stuck.onnx", {"grace": 1e6}) for _ in range(2)]
+        following = builds.start("mlp.onnx")
+        executor = removed[0].build._executor
+        until(lambda: executor._hello)  # type: ignore[union-attr]  # the builder's process is there
+        process = executor._process  # type: ignore[union-attr]
+        # An earlier request has begun a grace already.
+        builds.cancel(removed[0].id)
+        for entry in removed:
+            builds.remove(entry.id)
+        assert builds.all() == [following]
+        until(lambda: following.build.told, 30.0)
+        assert process.poll() is not None
+        assert following.status == "succeeded"
+        assert [entry.build.last_status.reason for entry in removed] == ["user", "user"]
+    finally:
+        for entry in removed:
+            entry.build.kill()
+        builds.close()
+
+
 def test_a_name_is_chosen_before_the_start(root: Path) -> None:
     build = Build(root / "mlp.onnx")
     build.rename("short")
