@@ -32,8 +32,8 @@ def require(*modules: str, extra: str, what: str) -> Any:
     except ImportError as error:
         raise ExtraMissing(
             f"{what} needs what the extra {extra!r} installs: {error}.",
-            remedy=f"Install the extra: pip install 'trt-widget[{extra}]'; in a clone of the project: "
-            f"pip install '.[{extra}]'.",
+            remedy=f"Install the extra: pip install 'trt-widget[{extra}]'; in a clone of the "
+            f"project: pip install '.[{extra}]'.",
             extra=extra,
         ) from error
     return found[0]

@@ -636,6 +636,18 @@ _PHASE_STATES = ("running", "done", "cancelled", "failed", "ended")
 _MOST_PATHS = 5_000
 
 
+def _follows(table: dict[str, Any], above: list[int]) -> bool:
+    """Tell whether the parents of a table's rows are of the paths above theirs.
+
+    A path that stands for several may be below itself.
+    """
+    paths = table["path"]
+    return all(
+        parent < 0 or paths[parent] in {above[path], path}
+        for path, parent in zip(paths, table["parent"], strict=True)
+    )
+
+
 def _check_snapshot(event: Snapshot) -> None:
     """Raise EventError unless every table is whole and points to rows that there are."""
     sizes: dict[str, int] = {}
@@ -658,8 +670,8 @@ def _check_snapshot(event: Snapshot) -> None:
     )
     fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.spans["parent"]))
     fits = fits and all(0 <= state < len(_PHASE_STATES) for state in event.spans["status"])
-    # Parents of open phases stand before them, and are the paths above theirs.
     fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.open["parent"]))
+    fits = fits and _follows(event.spans, above) and _follows(event.open, above)
     fits = fits and opened == len(set(event.open["span"]) - {-1}) + event.open["span"].count(-1)
     fits = fits and all(
         type(count) is int and isinstance(kind, str) for kind, count in event.anomalies.items()

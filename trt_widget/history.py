@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from trt_widget.phases import PhaseNode, PhaseTree
+    from trt_widget.phases import PhaseTree
 
 __all__ = [
     "MAX_BUILDS",
@@ -41,7 +41,6 @@ __all__ = [
     "History",
     "PhaseTimes",
     "phase_times",
-    "span_nodes",
 ]
 
 _T = TypeVar("_T")
@@ -501,8 +500,8 @@ def _lock(file: BinaryIO) -> None:
 def phase_times(tree: PhaseTree) -> dict[tuple[str, ...], PhaseTimes]:
     """Give the times of all paths of a build that has ended."""
     starts: dict[int, list[float]] = {}
-    columns = tree.span_columns()
-    for node, start in zip(span_nodes(tree, columns), columns["start_s"], strict=True):
+    spans = zip(tree.span_nodes(), tree.span_columns()["start_s"], strict=True)
+    for node, start in spans:
         starts.setdefault(node.index, []).append(start)
     found = {}
     for node, total in zip(tree.walk(), tree.timing_columns()["total_s"], strict=True):
@@ -515,23 +514,6 @@ def phase_times(tree: PhaseTree) -> dict[tuple[str, ...], PhaseTimes]:
         found[node.path] = PhaseTimes(
             min([*known[:1], node.started]), end, total, node.count, marks
         )
-    return found
-
-
-def span_nodes(tree: PhaseTree, columns: Mapping[str, list[Any]]) -> list[PhaseNode]:
-    """Give the path of each instance; ``columns`` are the tree's ``span_columns()``.
-
-    It is found from the instance above: as text, paths are not unique, as a name can hold whatever
-    joins them.
-    """
-    found: list[PhaseNode] = []
-    for name, parent in zip(columns["phase"], columns["parent"], strict=True):
-        above = found[parent] if parent >= 0 else None
-        siblings = tree.roots if above is None else above.children
-        # Below "(other phases)" a phase counts as another of its parent.
-        node = siblings.get(name, above)
-        assert node is not None  # noqa: S101 - for mypy: a root is always there
-        found.append(node)
     return found
 
 

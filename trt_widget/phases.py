@@ -986,6 +986,10 @@ class PhaseTree:
             "status": [STATUSES[status] for status in self._span_status],
         }
 
+    def span_nodes(self) -> list[PhaseNode]:
+        """Give the path of each kept instance, in start order."""
+        return [self._nodes[index] for index in self._span_node]
+
     def silence_columns(self, now: float | None = None) -> dict[str, list[Any]]:
         """Columns of the silences, the longest :data:`MAX_SILENCES`, a row per phase by start.
 

@@ -24,7 +24,7 @@ from trt_widget._version import __version__
 from trt_widget.build import FINAL, BuildResult
 from trt_widget.errors import BuildError, SaveError, from_record, to_record
 from trt_widget.events import LogMessage
-from trt_widget.history import BuildKey, span_nodes
+from trt_widget.history import BuildKey
 from trt_widget.phases import MAX_PATHS, MAX_SILENCES, MAX_SPANS, PATH_SEPARATOR, STATUSES
 from trt_widget.timings import log_frame, spans_frame, timings_frame
 
@@ -493,7 +493,7 @@ def _tree_columns(
     for name in ("count", "total_s", "self_s", "max_s", "steps", "num_steps", "status"):
         paths[name] = timings[name]
     rows: dict[str, list[Any]] = {
-        "path": [row_of[id(node)] for node in span_nodes(tree, spans)],
+        "path": [row_of[id(node)] for node in tree.span_nodes()],
         "parent": spans["parent"],
         "start_s": spans["start_s"],
         "end_s": [None if math.isnan(end) else end for end in spans["end_s"]],

@@ -223,6 +223,8 @@ def whole_snapshot() -> dict[str, Any]:
         ("spans", "path", [0, 1, -1], "do not fit together"),
         ("spans", "parent", [-1, 0, 2], "do not fit together"),
         ("spans", "status", [0, 1, 5], "do not fit together"),
+        ("spans", "path", [1, 0, 0], "do not fit together"),
+        ("open", "path", [1, 0], "do not fit together"),
         ("silences", "path", [2], "do not fit together"),
         ("unwound", "path", [0], "column 'span' of 'unwound'"),
     ],
