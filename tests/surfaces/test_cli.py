@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -23,7 +24,14 @@ from tests.surfaces.terminals import Terminal
 from trt_widget import load_record
 from trt_widget.cli import load_function, main
 from trt_widget.errors import OptionError
-from trt_widget.events import BuildEnded, StatusChanged, StreamStarted, from_json
+from trt_widget.events import (
+    BuildEnded,
+    PhaseStarted,
+    StatusChanged,
+    StreamStarted,
+    from_json,
+    to_json,
+)
 from trt_widget.phases import PhaseTree
 from trt_widget.schema import schema
 
@@ -493,6 +501,69 @@ def test_lines_end_with_their_reader_and_the_build_goes_on(files: Path, tmp_path
     assert process.wait(60) == 0
     assert said == b""
     assert (tmp_path / "e").exists()
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """Give a pipe that is full, and that nobody reads."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 1024)
+    os.set_blocking(write, True)
+    yield write
+    os.close(write)
+    os.close(read)
+
+
+def test_a_signal_ends_a_build_whose_lines_nobody_reads(
+    unread: int, files: Path, tmp_path: Path
+) -> None:
+    process = start(
+        *("build", str(files / "mlp.onnx"), "-o", "e", "--events=e.jsonl", "--timings=t.csv"),
+        folder=tmp_path,
+        stdout=unread,
+    )
+    events = tmp_path / "e.jsonl"
+    wait_until(lambda: events.exists() and b'"event":"end"' in events.read_bytes())
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)  # it waits for its reader, for as long as that takes
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 1  # the engine is there, what was to be told of it is not
+    assert (tmp_path / "e").exists()
+    assert (tmp_path / "t.csv").read_text().startswith("phase,path,")
+
+
+def test_the_second_signal_leaves_a_stream_whose_lines_nobody_reads(
+    unread: int, tmp_path: Path
+) -> None:
+    stream = tmp_path / "s.jsonl"
+    stream.write_text(
+        f"{to_json(StreamStarted(0.0, 'm'))}\n{to_json(PhaseStarted(0.1, 'a', None, 3))}\n"
+    )
+    process = start("watch", str(stream), folder=tmp_path, stdout=unread)
+    time.sleep(2.0)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.6)
+    assert process.wait(30) == 130
+
+
+def test_a_signal_ends_the_wait_for_who_does_not_read_the_events(
+    unread: int, files: Path, tmp_path: Path
+) -> None:
+    process = start(
+        *("build", str(files / "mlp.onnx"), "-o", "e", "--events=-", "--timings=t.csv"),
+        folder=tmp_path,
+        stdout=unread,
+    )
+    wait_until((tmp_path / "t.csv").exists)  # before anybody has read
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.count(b"The events are cut off") == 1
 
 
 @pytest.mark.parametrize("closed", [[1], [2], [0, 1, 2]])

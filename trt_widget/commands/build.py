@@ -14,7 +14,7 @@ from trt_widget import _trtexec
 from trt_widget.broadcast import Broadcast
 from trt_widget.build import Build
 from trt_widget.commands.functions import load_function
-from trt_widget.commands.interrupts import LOOK_S, Interrupts, leave_at_once
+from trt_widget.commands.interrupts import Interrupts, leave_at_once
 from trt_widget.commands.views import complain, make_view, or_nowhere, outcome, say
 from trt_widget.errors import BuildError, OptionError
 from trt_widget.options import check_output
@@ -66,18 +66,21 @@ def run(arguments: argparse.Namespace) -> int:
                     listener.close()
             if not ended:
                 leave_at_once(view)
-            view.close()
-            while writer is not None and not writer.wait(LOOK_S):
-                if interrupts.killed:
-                    writer.close()
-                    break
-        saved = _write_outputs(build, outputs)
-        if writer is not None and writer.error is not None:
-            _tell_of(writer.error, build, said=progress != "none")
-            # Whoever reads standard output may stop when it has enough.
-            saved = saved and isinstance(target, int) and writer.error.errno == errno.EPIPE
-        told = quiet and isinstance(target, int) and _has_told(build, writer, target)
-        return outcome(build, saved=saved, told=told)
+            shown = interrupts.rest(view.close)
+            saved = _write_outputs(build, outputs)
+            if writer is not None and not interrupts.rest(writer.wait):
+                writer.close()
+                say("The events are cut off: they were not read to their end.")
+                saved = False
+            if writer is not None and writer.error is not None:
+                _tell_of(writer.error, build, said=progress != "none")
+                # Whoever reads standard output may stop when it has enough.
+                saved = saved and isinstance(target, int) and writer.error.errno == errno.EPIPE
+            told = quiet and isinstance(target, int) and _has_told(build, writer, target)
+            code = outcome(build, saved=saved and shown, told=told)
+            if not shown:
+                os._exit(code)  # a thread is in a write that nobody ends
+        return code
 
 
 def _new_build(arguments: argparse.Namespace) -> Build:

@@ -27,6 +27,10 @@ _ONE_SIGNAL_S = 0.3
 _SHARED_S = 2.0
 #: Seconds that a build which is being killed may take to end.
 _KILL_S = 3.0
+#: Seconds that a reader who reads has for the rest, once a signal ends the wait for it.
+_REST_S = 1.0
+#: Seconds after which one more signal is taken to find the main thread stuck, in a write to stderr.
+_STUCK_S = 5.0
 _CANCELLING = "Cancelling at the next step{limit}… (Ctrl-C again ends it at once)"
 _ASKED = "Asked to stop at its next step… (Ctrl-C again only leaves it)"
 _NOBODY_LISTENS = "That build does not listen here, and goes on. Ctrl-C again leaves it."
@@ -72,6 +76,9 @@ class Interrupts:
         self._asked = False
         self._by_key = False
         self._told = False
+        #: Whether the build has ended, and when the signal came that ends what comes after.
+        self._ended = False
+        self._over: float | None = None
         self._last = -_ONE_SIGNAL_S
         self._before: dict[int, Any] = {}
 
@@ -94,8 +101,12 @@ class Interrupts:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         now = clock.monotonic()
-        if self._asked and now - self._last > _ONE_SIGNAL_S:
-            self.killed = True
+        if self._over is not None and now - self._over > _STUCK_S:
+            os._exit(CANCELLED)
+        if now - self._last > _ONE_SIGNAL_S:
+            self.killed = self.killed or self._asked
+            if self._over is None and (self.killed or self._ended):
+                self._over = now
         self._last = now
         self._asked = True
         if number == signal.SIGINT:
@@ -121,6 +132,7 @@ class Interrupts:
         while True:
             with contextlib.suppress(TimeoutError):
                 build.wait_ended(LOOK_S)
+                self._ended = True
                 return True
             if self._asked and not self._told:
                 self._told = True
@@ -139,6 +151,28 @@ class Interrupts:
                         build.kill()
                 elif clock.monotonic() > left:
                     return False
+
+    def rest(self, done: Callable[[float], bool]) -> bool:
+        """Wait, after the build, for what tells of its end: as long as that takes, or to a signal.
+
+        Parameters
+        ----------
+        done
+            Waits for so many seconds at most, and says whether all is told.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
+        until = 0.0
+        while not done(LOOK_S):
+            if self._over is None:
+                continue
+            until = until or clock.monotonic() + _REST_S
+            if clock.monotonic() > until:
+                return False
+        return True
 
     def _ask(self) -> None:
         if self._by_key and self._piped:

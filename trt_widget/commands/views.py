@@ -43,8 +43,8 @@ class View(Protocol):
     def start(self) -> None:
         """Begin."""
 
-    def close(self) -> None:
-        """Show the end."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Show the end; say whether it is shown, after ``timeout`` seconds at most."""
 
     def pause(self) -> None:
         """Leave the terminal to others."""
@@ -61,7 +61,11 @@ class Nothing:
     def start(self) -> None:
         """Do nothing."""
 
-    close = pause = resume = start
+    pause = resume = start
+
+    def close(self, _timeout: float | None = None) -> bool:
+        """Do nothing: that is all."""
+        return True
 
 
 def make_view(build: Build, out: TextIO, progress: str) -> View:

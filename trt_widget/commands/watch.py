@@ -35,13 +35,17 @@ def run(arguments: argparse.Namespace) -> int:
         except BaseException:
             view.pause()
             raise
-        view.close()
-    if interrupts.shared and (not ended or _is_cut_off(build)):
-        return CANCELLED
-    if not ended:
-        say("Left." if build.status == "pending" else "Left; the build itself goes on.")
-        return CANCELLED
-    return outcome(build, ours=False)
+        shown = interrupts.rest(view.close)
+        if interrupts.shared and (not ended or _is_cut_off(build)):
+            code = CANCELLED
+        elif not ended:
+            say("Left." if build.status == "pending" else "Left; the build itself goes on.")
+            code = CANCELLED
+        else:
+            code = outcome(build, saved=shown, ours=False)
+        if not shown:
+            os._exit(code)  # a thread is in a write that nobody ends
+    return code
 
 
 def _is_pipe(source: object) -> bool:

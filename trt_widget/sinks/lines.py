@@ -91,12 +91,19 @@ class Lines:
     def _note(self, events: list[Event]) -> None:
         self._pieces.extend(event.text for event in events if isinstance(event, OutputCaptured))
 
-    def close(self) -> None:
-        """Write the last lines, once the build has ended, and no more."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Write the last lines, once the build has ended, and no more.
+
+        Returns
+        -------
+        bool
+            Whether that is done; where nobody reads, it is not after ``timeout`` seconds.
+        """
         self._closing = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def pause(self) -> None:
         """Do nothing: lines stay as they are."""

@@ -159,12 +159,19 @@ class Bars:
         """Begin to draw."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Draw the last picture, once the build has ended, and leave the cursor below it."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Draw the last picture, once the build has ended, and leave the cursor below it.
+
+        Returns
+        -------
+        bool
+            Whether that is done; where nobody reads, it is not after ``timeout`` seconds.
+        """
         self._closing = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def pause(self) -> None:
         """Leave the terminal to somebody else: the cursor goes below the picture."""
