@@ -11,7 +11,7 @@ import contextlib
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from trt_widget._onnx import (
     _LENGTH,
@@ -33,25 +33,33 @@ from trt_widget.options import check_source
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     Data = bytes | mmap.mmap
 
 __all__ = ["PATIENCE_S", "inspect", "inspect_apart", "main"]
 
+_Item = TypeVar("_Item")
+
 #: Seconds that a model is read at most.
 PATIENCE_S: Final = 60
-#: Inputs and outputs, operators, dimensions and other files that are told.
-_MAX_TENSORS: Final = 64
+#: Characters of JSON of what is told: an answer is small, whatever the model is.
+_INPUTS: Final = 3_000
+_OUTPUTS: Final = 1_500
+_EXAMPLE: Final = 6_000
+_OPERATORS: Final = 2_000
+_FILES: Final = 1_000
+#: Operators, dimensions and other files that are told.
 _MAX_OPERATORS: Final = 40
 _MAX_DIMENSIONS: Final = 16
 _MAX_FILES: Final = 10
 #: Different operators, and names of values, that are kept apart while a model is read.
 _MAX_KINDS: Final = 5_000
 _MAX_NAMES: Final = 100_000
-#: Characters of a name.
+#: Characters of a name, and of that of a dimension.
 _NAME: Final = 200
+_DIMENSION: Final = 60
 
 # Field numbers of onnx.proto.
 _MODEL_PRODUCER, _MODEL_GRAPH, _MODEL_OPSET = 2, 7, 8
@@ -164,10 +172,12 @@ def inspect(path: Path) -> dict[str, Any]:
     -------
     dict
         ``size_bytes``, ``producer``, ``opset``, ``inputs`` and ``outputs`` (``name``, ``type``,
-        ``shape``, and of inputs ``dynamic`` and ``shape_tensor``), ``nodes``, ``parameters``,
-        ``operators`` (``name``, ``count``; the most frequent), ``more_operators``,
-        ``external_files``, ``needs_profile``, ``profile_example`` (or ``None``) and ``problems``
-        (errors that a build would end with, as far as they are visible here).
+        ``shape``, and of inputs ``dynamic`` and ``shape_tensor``), ``more_inputs`` and
+        ``more_outputs`` (numbers of those left out), ``nodes``, ``parameters``, ``operators``
+        (``name``, ``count``; the most frequent), ``more_operators``, ``external_files``,
+        ``needs_profile``, ``profile_example`` (or ``None``), ``more_profiled`` (inputs that it had
+        to leave out) and ``problems`` (errors that a build would end with, as far as they are
+        visible here).
 
     Raises
     ------
@@ -185,22 +195,29 @@ def inspect(path: Path) -> dict[str, Any]:
     operators = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     inputs = [tensor for tensor in graph.inputs if tensor.name not in graph.constants]
     example = _example(inputs, graph.shapes)
+    profiled = dict(_fitting(example.items(), _EXAMPLE))
+    told_inputs = _fitting((_describe_input(one, graph.shapes) for one in inputs), _INPUTS)
+    told_outputs = _fitting(map(_describe, graph.outputs), _OUTPUTS)
+    told_operators = _fitting(
+        ({"name": line(name, _NAME), "count": count} for name, count in operators[:_MAX_OPERATORS]),
+        _OPERATORS,
+    )
     files = sorted({stored.location for stored in found.external})
     return {
         "size_bytes": found.size,
         **about,
-        "inputs": [_describe_input(tensor, graph.shapes) for tensor in inputs[:_MAX_TENSORS]],
-        "outputs": [_describe(tensor) for tensor in graph.outputs[:_MAX_TENSORS]],
+        "inputs": told_inputs,
+        "more_inputs": len(inputs) - len(told_inputs),
+        "outputs": told_outputs,
+        "more_outputs": len(graph.outputs) - len(told_outputs),
         "nodes": sum(counts.values()),
         "parameters": parameters,
-        "operators": [
-            {"name": line(name, _NAME), "count": count}
-            for name, count in operators[:_MAX_OPERATORS]
-        ],
-        "more_operators": max(0, len(operators) - _MAX_OPERATORS),
-        "external_files": [line(file, _NAME) for file in files[:_MAX_FILES]],
+        "operators": told_operators,
+        "more_operators": len(operators) - len(told_operators),
+        "external_files": _fitting((line(file, _NAME) for file in files[:_MAX_FILES]), _FILES),
         "needs_profile": bool(example),
-        "profile_example": example or None,
+        "profile_example": profiled or None,
+        "more_profiled": len(example) - len(profiled),
         "problems": [to_record(problem) for problem in problems],
     }
 
@@ -363,8 +380,22 @@ def _count(data: Data) -> tuple[dict[str, int], int]:
 # ---- telling ------------------------------------------------------------------------------------
 
 
+def _fitting(items: Iterable[_Item], most: int) -> list[_Item]:
+    """Give as many of the first ones as there is room for in so many characters of JSON."""
+    found: list[_Item] = []
+    for item in items:
+        most -= len(json.dumps(item, ensure_ascii=False)) + 2
+        if most < 0:
+            break
+        found.append(item)
+    return found
+
+
 def _describe(tensor: Tensor) -> dict[str, Any]:
-    return {"name": line(tensor.name, _NAME), "type": tensor.kind, "shape": tensor.shape}
+    shape = tensor.shape
+    if shape is not None:
+        shape = [line(size, _DIMENSION) if isinstance(size, str) else size for size in shape]
+    return {"name": line(tensor.name, _NAME), "type": tensor.kind, "shape": shape}
 
 
 def _describe_input(tensor: Tensor, shapes: set[str]) -> dict[str, Any]:
@@ -384,7 +415,7 @@ def _example(inputs: list[Tensor], shapes: set[str]) -> dict[str, list[list[int]
     ranges: dict[str, list[list[int]]] = {}
     # Dimensions of one name have one size, wherever they are.
     sizes: dict[str, tuple[int, int, int]] = {}
-    for tensor in inputs[:_MAX_TENSORS]:
+    for tensor in inputs:
         if tensor.name in shapes:
             count = 1
             for size in tensor.shape or ():

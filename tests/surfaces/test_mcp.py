@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import onnx
 import psutil
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
@@ -744,6 +745,25 @@ def test_nothing_but_the_protocol_is_on_stdout(root: Path) -> None:
     assert {2, 3, 4} <= {number for number, answer in answers.items() if "error" in answer}
     assert answers[5]["result"]["structuredContent"]["status"] == "succeeded"
     assert answers["notifications/progress"]["params"]["progressToken"] == "p"
+
+
+def test_a_model_of_many_inputs_is_a_small_answer(root: Path) -> None:
+    names = [f"in{index}" + "n" * 50 for index in range(3_000)]
+    inputs = [(name, 1, ["d" * 200, "e" * 200]) for name in names]
+    nodes = [
+        onnx.helper.make_node("Relu", [name], [f"out{index}"]) for index, name in enumerate(names)
+    ]
+    made = models.model(nodes, inputs, [(f"out{at}", 1, ["d", "e"]) for at in range(3_000)])
+    (root / "many.onnx").write_bytes(made.SerializeToString())
+
+    async def main(client: Client) -> None:
+        said = await call(client, "inspect_model", model="many.onnx")  # it checks the size
+        assert [one["name"] for one in said["inputs"]] == names[: len(said["inputs"])]
+        assert len(said["inputs"]) + said["more_inputs"] == 3_000
+        assert len(said["profile_example"]) + said["more_profiled"] == 3_000
+        assert (said["nodes"], said["operators"]) == (3_000, [{"name": "Relu", "count": 3_000}])
+
+    run(main, root)
 
 
 @contextlib.contextmanager

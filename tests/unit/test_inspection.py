@@ -133,12 +133,32 @@ def test_answers_are_bounded(tmp_path: Path) -> None:
         onnx.helper.make_node(f"Operator{index}" + "x" * 500, ["x"], [f"y{index}"])
         for index in range(6_000)
     ]
-    many = [(f"x{index}" + "y" * 500, 1, ["n"] * 40) for index in range(300)]
-    made = models.model(nodes, [*many, ("x", 1, [4])], [])
+    many = [(f"x{index}" + "y" * 500, 1, ["n" * 300] * 40) for index in range(300)]
+    outputs = [(f"y{index}", 1, ["n" * 300]) for index in range(400)]
+    made = models.model(nodes, [*many, ("x", 1, [4])], outputs)
     said = inspect(saved(made, tmp_path))
     assert said["nodes"] == 6_000
     assert said["more_operators"] > 4_000
-    assert len(json.dumps(said)) < 200_000
+    # What is left out is counted; what is there is whole.
+    assert len(said["inputs"]) >= 2
+    assert len(said["inputs"]) + said["more_inputs"] == 301
+    assert len(said["outputs"]) >= 10
+    assert len(said["outputs"]) + said["more_outputs"] == 400
+    assert said["needs_profile"]
+    assert len(said["profile_example"]) >= 2
+    assert len(said["profile_example"]) + said["more_profiled"] == 300
+    assert set(said["profile_example"]) < {name for name, _, _ in many}
+    assert len(json.dumps(said)) < 16_000
+
+
+def test_the_inputs_of_a_language_model_all_have_a_range(tmp_path: Path) -> None:
+    names = [f"past_key_values.{at}.{kind}" for at in range(32) for kind in ("key", "value")]
+    made = models.model([], [(name, 1, ["batch", 32, "past", 128]) for name in names], [])
+    said = inspect(saved(made, tmp_path))
+    assert list(said["profile_example"]) == names
+    assert said["more_profiled"] == 0
+    assert said["more_inputs"] == 64 - len(said["inputs"])
+    assert len(json.dumps(said)) < 16_000
 
 
 def test_damaged_models_are_read_or_refused(tmp_path: Path) -> None:

@@ -207,7 +207,9 @@ _INSPECTED: Final = _object(
         "producer": _maybe("string"),
         "opset": _maybe("integer"),
         "inputs": _list(_object({**_TENSOR, "dynamic": _BOOLEAN, "shape_tensor": _BOOLEAN})),
+        "more_inputs": {**_INTEGER, "description": "Left out above"},
         "outputs": _list(_object(_TENSOR)),
+        "more_outputs": _INTEGER,
         "nodes": _INTEGER,
         "parameters": _INTEGER,
         "operators": _list(_object({"name": _text(), "count": _INTEGER})),
@@ -218,6 +220,10 @@ _INSPECTED: Final = _object(
             **_PROFILE,
             "type": ["object", "null"],
             "description": "To be given as profiles, with numbers of your own",
+        },
+        "more_profiled": {
+            **_INTEGER,
+            "description": "Inputs that profiles must have, too, and that the example left out",
         },
         "problems": _list({**_ERROR, "type": "object"}),
     }
