@@ -545,6 +545,37 @@ def test_hostile_names(folder: Path) -> None:
     run(scenario())
 
 
+def test_a_hostile_model_cannot_be_clicked_nor_control_anything(tmp_path: Path) -> None:
+    evil = "No\x1b[31mpe\nerror: [click](command:evil) \u202e\x9b"
+    model = tmp_path / "evil](x).onnx"
+    onnx.save(models.unknown_operators(evil), str(model))
+
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [text for item in value.items() for text in texts(list(item))]
+        if isinstance(value, list):
+            return [text for item in value for text in texts(item)]
+        return [value] if isinstance(value, str) else []
+
+    with Wire() as wire:
+        wire.initialize()
+        name = "\x1b[31m[a](command:x)\u202e\x9b"
+        number = wire.execute("trtWidget.build", model.as_uri(), {"wait": True, "name": name})
+        wrong = wire.execute("trtWidget.build", model.as_uri(), {"[b](command:c)\x1b": 1})
+        messages = [wire.read()]
+        while number not in [one.get("id") for one in messages] or len(messages) < 4:
+            messages.append(wire.read())
+        told = {one.get("method", one.get("id")): one for one in messages}
+        assert told[number]["result"]["name"] == "\ufffd[31m[a] (command:x)\ufffd\ufffd"
+        (diagnostic,) = told["textDocument/publishDiagnostics"]["params"]["diagnostics"]
+        assert "[click] (command:evil)" in diagnostic["message"]
+        assert "[b] (command:c)" in told[wrong]["error"]["message"]
+        for message in messages:
+            for text in texts(message):
+                assert all(sign.isprintable() or sign == "\n" for sign in text), text
+                assert "](" not in text
+
+
 def test_a_flood(folder: Path) -> None:
     """100,000 callbacks within two seconds, 1,107 times the same phase for each 6,439 of them."""
 

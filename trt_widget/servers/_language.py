@@ -39,7 +39,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol
 from pygls.protocol.language_server import lsp_method
 
-from trt_widget._text import duration, line
+from trt_widget._text import duration
 from trt_widget._version import __version__
 from trt_widget.build import FINAL
 from trt_widget.errors import BuildError, BuildFailed, OptionError, SourceError, to_record
@@ -399,7 +399,7 @@ class _Server(LanguageServer):
         await asyncio.wait([job.task])
         if job.given_up:
             raise JsonRpcRequestCancelled("The request was cancelled, and the build with it.")
-        return {"id": entry.id, "uri": uri, **describe(entry.build)}
+        return {"id": entry.id, "uri": uri, **_shown(describe(entry.build))}
 
     def _check_token(self, token: Any) -> None:
         if token is None:
@@ -533,9 +533,10 @@ def _path(uri: object, what: str) -> str:
 
 def _refused(error: BuildError) -> JsonRpcException:
     """Give the error of the protocol for one of ours."""
-    data = {key: to_record(error)[key] for key in ("class", "cause", "remedy")}
+    record = to_record(error)
+    data = {key: _plain_texts(record[key]) for key in ("class", "cause", "remedy")}
     data["class"] = type(error).__name__
-    text = line(f"{error.cause} {error.remedy}", 2_000)
+    text = clean(f"{error.cause} {error.remedy}", 2_000)
     if isinstance(error, QueueFull) or not isinstance(
         error, (RequestError, OptionError, SourceError, TypeError)
     ):
@@ -544,9 +545,29 @@ def _refused(error: BuildError) -> JsonRpcException:
 
 
 def _plain(text: str) -> str:
-    """Give a text of several lines without what controls anything."""
-    lines = text.expandtabs().splitlines()
+    """Give a text of several lines without what controls anything or could be clicked."""
+    lines = text.expandtabs().replace("](", "] (").splitlines()
     return "\n".join("".join(s if s.isprintable() else "\ufffd" for s in part) for part in lines)
+
+
+def _shown(answer: dict[str, Any]) -> dict[str, Any]:
+    """Give how a build stands with the names and sentences of strangers as an editor may show them.
+
+    Paths of files stay as they are.
+    """
+    phases = [{**row, "path": _plain(row["path"])} for row in answer["phases"]]
+    texts = {name: answer[name] for name in ("name", "waiting_for", "phase", "error")}
+    return {**answer, **_plain_texts(texts), "phases": phases}
+
+
+def _plain_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return _plain(value)
+    if isinstance(value, dict):
+        return {_plain(name): _plain_texts(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_texts(item) for item in value]
+    return value
 
 
 # ---- one build ----------------------------------------------------------------------------------
