@@ -176,6 +176,7 @@ def write_models(folder: Path) -> Path:
     onnx.save(models.evil_mlp(), str(folder / "evil.onnx"))
     onnx.save(models.mlp(first="flood"), str(folder / "flood.onnx"))
     onnx.save(models.mlp(first="crash"), str(folder / "crash.onnx"))
+    onnx.save(models.mlp(first="stuck"), str(folder / "stuck.onnx"))
     onnx.save(models.dynamic(), str(folder / "dynamic.onnx"))
     onnx.save(models.unknown_operators("Nope"), str(folder / "odd.onnx"))
     onnx.save(models.transformer(20), str(folder / "transformer.onnx"))

@@ -908,6 +908,29 @@ def test_a_connection_that_asks_nothing_is_cut_off(root: Path) -> None:
         with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: ")
             assert rest_of(connection) == b""
+        # Nor is one that has asked once and begins again, which is no longer merely kept.
+        again = raw(served, "/static/page.css")
+        assert again.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        again.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        rest_of(again)
+        assert served.client.get("/builds").status_code == 200
+
+
+def test_more_connections_than_descriptors_keep_nobody_out(root: Path) -> None:
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    with Served(root, *BY_NAME, first=few) as served, contextlib.ExitStack() as stack:
+        build = served.start("stuck.onnx")
+        stream = served.watch(build)
+        sent = [next(stream)]
+        port = urlsplit(served.url).port
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE_S))
+        answer = httpx.get(f"{served.url}/", trust_env=False, timeout=20)
+        assert answer.status_code == 200
+        # Who asks nothing makes way, and not who is being answered.
+        served.client.delete(f"/builds/{build['id']}").raise_for_status()
+        assert outcome_of([*sent, *stream]).status == "cancelled"
+        assert psutil.Process(served.process.pid).num_fds() < 256
 
 
 # ------------------------------------------------------------------ the description

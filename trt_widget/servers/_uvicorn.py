@@ -7,7 +7,7 @@ import contextlib
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKLOG", "serve"]
 
-#: Seconds that a new connection has for the head of its first request.
+#: Seconds that a connection has for the head of a request.
 HEAD_S: Final = 30.0
 #: Seconds that a client may take nothing of what waits for it.
 STALL_S: Final = 60.0
@@ -31,6 +31,12 @@ LEAVE_S: Final = 2
 LET_DOWN_S: Final = 10
 #: Connections that the system holds until they are taken.
 BACKLOG: Final = 512
+#: Connections that are taken in one go, before any can be let down.
+_AT_ONCE: Final = 100
+#: Descriptors that builds, files and the listener may need.
+_RESERVE: Final = 100
+#: Descriptors that are enough for as many streams as there may be, and for all else.
+_ENOUGH: Final = 4096
 _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
@@ -39,22 +45,57 @@ class Protocol(H11Protocol):
 
     waiting: asyncio.TimerHandle | None = None
     stalled: asyncio.TimerHandle | None = None
+    #: Connections at most.
+    most = _ENOUGH
+    #: What makes way when there are more: who asks nothing, the longest first.
+    idle: ClassVar[dict[Protocol, None]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base
         super().connection_made(transport)
         self.app_state = {**self.app_state, TRANSPORT: transport}
+        self.wait()
+        if len(self.connections) > self.most:
+            next(iter(self.idle)).let_down()
+
+    def wait(self) -> None:
+        """Give the client its time for the head of the next request."""
+        if self.waiting is not None:
+            self.waiting.cancel()
         self.waiting = asyncio.get_running_loop().call_later(HEAD_S, self.give_up)
+        self.idle.pop(self, None)
+        self.idle[self] = None
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.asks():
+            self.idle.pop(self, None)
+
+    def on_response_complete(self) -> None:
+        self.wait()
+        super().on_response_complete()
+
+    def asks(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def let_down(self) -> None:
+        # What is lost is only noticed later.
+        self.connections.discard(self)
+        self.idle.pop(self, None)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self.idle.pop(self, None)
         # They would keep all this until then.
         for timer in (self.waiting, self.stalled):
             if timer is not None:
                 timer.cancel()
 
     def give_up(self) -> None:
-        if getattr(self, "cycle", None) is None:  # no request yet
-            self.transport.abort()
+        # One that is being closed may still take the rest of an answer.
+        if not self.asks() and not self.transport.is_closing():
+            self.let_down()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -86,6 +127,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
         if self.ready:
             with contextlib.suppress(BrokenPipeError):
                 print(self.ready, flush=True)  # noqa: T201 - what this program says
@@ -149,6 +192,7 @@ def serve(app: Any, listener: socket.socket, ready: str, welcome: str = "") -> N
         What to tell the person at the terminal then, who is told of the end, too; empty where there
         is none.
     """
+    Protocol.most = _connections()
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -159,7 +203,24 @@ def serve(app: Any, listener: socket.socket, ready: str, welcome: str = "") -> N
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=BACKLOG,
+        backlog=_AT_ONCE,
         timeout_graceful_shutdown=LET_DOWN_S,
     )
     asyncio.run(Server(config, app, ready, welcome).serve([listener]))
+
+
+def _connections() -> int:
+    """Say how many connections there may be, so that descriptors are left for all else."""
+    if sys.platform == "win32":
+        return _ENOUGH
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _ENOUGH
+    if soft < _ENOUGH:
+        wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+        with contextlib.suppress(OSError, ValueError):  # some systems have a limit of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return min(_ENOUGH, max(soft // 4, soft - _AT_ONCE - _RESERVE))
