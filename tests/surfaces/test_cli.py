@@ -398,6 +398,25 @@ def test_requests_come_from_the_file_beside_the_events(files: Path, tmp_path: Pa
     assert "The request to cancel came from e.jsonl.control." in last.notes
 
 
+def test_the_file_of_requests_is_neither_the_model_nor_the_engine(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = (here / "M").read_bytes()
+    (here / "m.control").write_bytes(model)
+    (here / "other.control").write_text("mine")
+    for arguments in (
+        ("m.control", "--events=m"),
+        ("M", "--events=e", "-o", "e.control"),
+        ("M", "--events=other"),
+    ):
+        assert main(["build", *arguments]) == 2
+        assert ".control" in capsys.readouterr().err
+    assert (here / "m.control").read_bytes() == model
+    assert (here / "other.control").read_text() == "mine"
+    assert not (here / "m").exists()
+    assert not (here / "e").exists()
+
+
 def test_a_file_of_events_has_one_build_at_a_time(files: Path, tmp_path: Path) -> None:
     model = str(files / "resnet50.onnx")
     first = start(

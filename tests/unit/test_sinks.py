@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.traces import mnist_events, replay
 from trt_widget import Build
 from trt_widget.broadcast import Broadcast
-from trt_widget.errors import BuildCancelled, BuildFailed, OutputError, SaveError
+from trt_widget.errors import BuildCancelled, BuildFailed, OptionError, OutputError, SaveError
 from trt_widget.events import StreamStarted, from_json
 from trt_widget.phases import PhaseTree
 from trt_widget.sinks import sentences
@@ -237,6 +237,35 @@ def test_requests_are_read_from_a_file_as_it_grows(tmp_path: Path) -> None:
         assert (listener.requests, listener.bad_lines) == (1, 3)
         listener.close()
         assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "large", "link", "folder"])
+def test_what_is_no_file_of_requests_is_neither_taken_nor_removed(
+    kind: str, tmp_path: Path
+) -> None:
+    path = control_path(tmp_path / "e.jsonl")
+    precious = b"mine\n" if kind != "large" else REQUEST + b"x" * MAX_LINE
+    (tmp_path / "other").write_bytes(REQUEST)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(tmp_path / "other")
+    else:
+        path.write_bytes(precious)
+    build = attached()
+    with build, pytest.raises(OptionError, match="and that is something else"):
+        listen(build, path, own=True)
+    assert path.exists()
+    assert kind in {"folder", "link"} or path.read_bytes() == precious
+
+
+def test_what_appears_and_is_no_request_is_not_removed(tmp_path: Path) -> None:
+    path = control_path(tmp_path / "e.jsonl")
+    build = attached()
+    with build, listen(build, path, own=True) as listener:
+        path.write_bytes(b"mine\n")
+        wait_until(lambda: listener.bad_lines == 1)
+    assert path.read_bytes() == b"mine\n"
 
 
 def test_a_file_that_was_there_is_kept_and_not_read_from_its_start(tmp_path: Path) -> None:

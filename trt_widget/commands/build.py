@@ -19,7 +19,7 @@ from trt_widget.commands.views import complain, make_view, or_nowhere, outcome, 
 from trt_widget.errors import BuildError, OptionError
 from trt_widget.options import check_output
 from trt_widget.record import save_as
-from trt_widget.sinks.control import control_path, listen
+from trt_widget.sinks.control import check_own, control_path, listen
 from trt_widget.sinks.jsonl import EventWriter
 
 if TYPE_CHECKING:
@@ -182,6 +182,10 @@ def _connect(
     if target is not None:
         if isinstance(target, str):
             _check_other_file("--events", target, arguments, build)
+            if beside:
+                beside_it = str(control_path(target))
+                _check_other_file("--events: its file of requests", beside_it, arguments, build)
+                check_own(beside_it)
         broadcast = Broadcast(build, producer=True, listens=beside)
         writer = EventWriter(broadcast, target)
     listener = None

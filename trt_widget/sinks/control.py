@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trt_widget._text import line
-from trt_widget.errors import CANCEL_REASONS
+from trt_widget.errors import CANCEL_REASONS, OptionError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from trt_widget.build import Build
 
-__all__ = ["Listener", "control_path", "listen"]
+__all__ = ["Listener", "check_own", "control_path", "listen"]
 
 #: Seconds between two looks at a file.
 POLL_S = 0.2
@@ -40,6 +40,22 @@ def control_path(events: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.name}.control")
 
 
+def check_own(path: str | os.PathLike[str]) -> None:
+    """Refuse a file beside the events that is something else than requests.
+
+    Raises
+    ------
+    OptionError
+        It is.
+    """
+    if os.path.lexists(path) and not _is_pipe(path) and not _has_requests(path):
+        name = line(os.fspath(path), _LONGEST)
+        raise OptionError(
+            f"Requests would be read from {name}, and that is something else.",
+            "Write the events to a file of another name, or say with --control where to listen.",
+        )
+
+
 def listen(build: Build, source: str | os.PathLike[str] | int, *, own: bool = False) -> Listener:
     """Begin to listen for requests.
 
@@ -52,6 +68,11 @@ def listen(build: Build, source: str | os.PathLike[str] | int, *, own: bool = Fa
         to its end and stays open.
     own
         Whether the file is nobody else's: what an earlier build has left there is removed first.
+
+    Raises
+    ------
+    OptionError
+        It is ``own``, and what is there is no file of requests.
     """
     return Listener(build, source, own=own)
 
@@ -117,6 +138,7 @@ class Listener:
 
     def _begin(self, path: str | os.PathLike[str], *, own: bool) -> None:
         if own:
+            check_own(path)
             _remove(path)
         try:
             found = os.stat(path)  # noqa: PTH116 - as elsewhere here
@@ -223,6 +245,34 @@ class Listener:
 
 
 def _remove(path: str | os.PathLike[str]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+    """Remove a file of requests, and nothing else."""
+    with contextlib.suppress(OSError):
+        if _has_requests(path):
             os.unlink(path)  # noqa: PTH108 - as elsewhere here
+
+
+def _is_pipe(path: str | os.PathLike[str]) -> bool:
+    try:
+        return stat.S_ISFIFO(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _has_requests(path: str | os.PathLike[str]) -> bool:
+    """Say whether it is a file, no link, with requests in it or nothing at all."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return False
+        with open(path, "rb") as file:  # noqa: PTH123 - as elsewhere here
+            data = file.read(MAX_LINE + 1)
+    except (OSError, ValueError):
+        return False
+    return len(data) <= MAX_LINE and (not data or any(map(_is_request, data.split(b"\n"))))
+
+
+def _is_request(text: bytes) -> bool:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("request"), str)
