@@ -545,6 +545,9 @@ def test_uploads_that_do_not_go_on(root: Path) -> None:
         assert int(full.headers["retry-after"]) > 0
         assert "uploaded" in problem_in(full)["cause"]
         waiting.pop().close()  # a client that goes away in the middle
+        asking = raw(served, *lines, "Content-Type: application/json")
+        asking.sendall(b'{"model": ')
+        assert rest_of(asking).startswith(b"HTTP/1.1 408 ")
         for connection in waiting:
             assert rest_of(connection).startswith(b"HTTP/1.1 408 ")
         wait_for(lambda: scratch_of(served) == [])
@@ -820,6 +823,8 @@ def test_what_it_cannot_do(root: Path, server: Served) -> None:
     for wrong, word in (
         ("--max-upload=much", "500M"),
         ("--keep=0", "1 or more"),
+        ("--port=99999", "0 to 65535"),
+        ("--port=-1", "0 to 65535"),
         ("--timeout=-1", "timeout"),
     ):
         code, _, said = run_serve(wrong)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-__all__ = ["BodyError", "Scratch", "discard", "safe_name", "save_stream", "too_large"]
+__all__ = ["BodyError", "Scratch", "discard", "in_time", "safe_name", "save_stream", "too_large"]
 
 #: Bytes that are gathered before they are written, on a thread.
 _PIECE: Final = 1 << 20
@@ -153,7 +153,7 @@ async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> N
     piece = bytearray()
     try:
         with path.open("xb") as file:
-            async for chunk in _in_time(chunks):
+            async for chunk in in_time(chunks):
                 size += len(chunk)
                 if size > limit:
                     raise too_large(limit)
@@ -168,7 +168,14 @@ async def save_stream(chunks: AsyncIterator[bytes], path: Path, limit: int) -> N
         raise BodyError(422, "The body is empty.", "Send an ONNX model, or application/json.")
 
 
-async def _in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def in_time(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Give the pieces of a body as long as they come.
+
+    Raises
+    ------
+    BodyError
+        Nothing for :data:`STALL_S` seconds.
+    """
     while True:
         try:
             chunk = await asyncio.wait_for(chunks.__anext__(), STALL_S)

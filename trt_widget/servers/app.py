@@ -42,7 +42,14 @@ from trt_widget.servers._schemas import (
     describe_interface,
 )
 from trt_widget.servers._sse import EventStream
-from trt_widget.servers._uploads import BodyError, discard, safe_name, save_stream, too_large
+from trt_widget.servers._uploads import (
+    BodyError,
+    discard,
+    in_time,
+    safe_name,
+    save_stream,
+    too_large,
+)
 from trt_widget.servers.builds import RequestError, describe, elapsed_s
 
 if TYPE_CHECKING:
@@ -175,7 +182,7 @@ class _Server:
     async def start_model(self, request: Request) -> Entry:
         """Start what a JSON body asks for."""
         body = bytearray()
-        async for chunk in _body_of(request, MAX_JSON):
+        async for chunk in in_time(_body_of(request, MAX_JSON)):
             body += chunk
             if len(body) > MAX_JSON:
                 raise too_large(MAX_JSON)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "yours, since the connection is not encrypted",
     )
     parser.add_argument(
-        "--port", type=int, default=8200, help="0 takes a free one (default: %(default)s)"
+        "--port", type=_port, default=8200, help="0 takes a free one (default: %(default)s)"
     )
     parser.add_argument(
         "--token",
@@ -92,6 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    # The system takes what is left of a larger one.
+    if not (text.isascii() and text.isdecimal()) or len(text) > 5 or int(text) > 65535:  # noqa: PLR2004 - as long as 16 bits
+        raise argparse.ArgumentTypeError(f"{text!r:.100} is no port: 0 to 65535")
     return int(text)
 
 
