@@ -38,6 +38,7 @@ from trt_widget.events import (
 )
 from trt_widget.executors import followed
 from trt_widget.executors.followed import MAX_BAD, NOTHING_BUT_NOISE, FollowedExecutor
+from trt_widget.executors.foreign import clean
 from trt_widget.executors.incoming import Lines
 from trt_widget.phases import PhaseTree
 from trt_widget.words import describe
@@ -889,3 +890,11 @@ def test_the_chunks_of_a_followed_build() -> None:
     chunks = list(Build.follow(io.BytesIO(text(HELLO, RUNNING, *PHASES, DONE))).stream(interval=0))
     assert chunks[-1]["status"] == "succeeded"
     assert any(chunk["phase"] == "Building engine" for chunk in chunks)
+
+
+def test_what_is_nested_without_end_is_cut() -> None:
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = [deep]
+    assert "…" in str(clean(deep))
+    assert clean({"a": ["b", {"c": 1}]}) == {"a": ["b", {"c": 1}]}

@@ -79,16 +79,24 @@ def sound(event: Event, line: bytes) -> Event:
     return dataclasses.replace(event, **changed) if changed else event
 
 
-def clean(value: Any, longest: int = MAX_NAME) -> Any:
+#: Levels of lists and objects in one another that are kept; ours have three.
+_DEEPEST: Final = 20
+
+
+def clean(value: Any, longest: int = MAX_NAME, depth: int = 0) -> Any:
     """Give plain data whose texts are no longer than that, and can be written as UTF-8."""
     if isinstance(value, str):
         if len(value) > longest:
             value = value[: longest - 1] + "…"
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {clean(key, longest): clean(entry, longest) for key, entry in value.items()}
+        if depth > _DEEPEST:
+            return "…"
+        return {
+            clean(key, longest): clean(entry, longest, depth + 1) for key, entry in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return type(value)(clean(entry, longest) for entry in value)
+        return "…" if depth > _DEEPEST else type(value)(clean(v, longest, depth + 1) for v in value)
     return value
 
 

@@ -140,6 +140,7 @@ class Requests:
         self._loop = asyncio.get_running_loop()
         # Who sends faster than is answered has to wait. None: a line that is too long.
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self._at_end = False
         threading.Thread(target=self._read, name="trt_widget stdin", daemon=True).start()
 
     def _read(self) -> None:
@@ -157,8 +158,10 @@ class Requests:
     async def receive(self) -> SessionMessage:
         """Give the next message."""
         while True:
-            data = await self._waiting.get()
+            data = b"" if self._at_end else await self._waiting.get()
             if data == b"":
+                # The SDK asks again, if nothing came before it.
+                self._at_end = True
                 raise StopAsyncIteration
             if data is None:
                 text = f"This is a line of more than {MAX_LINE} bytes."
