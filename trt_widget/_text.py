@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["duration", "html", "line"]
+__all__ = ["duration", "html", "line", "plain"]
 
 
 def duration(seconds: float) -> str:
@@ -25,6 +25,14 @@ def line(text: str, most: int = 300) -> str:
     text = " ".join(text[: 4 * most + 100].split()) or "(empty)"
     text = text if len(text) <= most else text[: most - 1] + "…"
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def plain(text: str) -> str:
+    """Give a text whole, as one line; what is not printable is written out."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
+        for sign in text
+    )
 
 
 def html(text: str, most: int = 80) -> str:

@@ -263,6 +263,17 @@ def test_a_build_that_fails(server: Served) -> None:
     assert problem_in(engine)["cause"].endswith("it is failed.")
 
 
+def test_a_log_controls_no_terminal_and_forges_no_message(server: Served) -> None:
+    model = models.unknown_operators("No\x1b[31mpe\n     0.000 error: forged\u202e")
+    build = server.client.post("/builds", content=model.SerializeToString()).json()
+    assert server.wait(build)["status"] == "failed"
+    log = server.client.get(f"/builds/{build['id']}/log").text
+    assert "No\\x1b[31mpe\\n     0.000 error: forged\\u202e" in log
+    assert all(text.isprintable() for text in log.split("\n"))
+    assert not any("0.000 error: forged" in text[:30] for text in log.split("\n"))
+    assert re.search(r"^ +\d+\.\d{3} error: ", log, re.MULTILINE)
+
+
 def test_a_build_that_crashes(server: Served) -> None:
     build = server.start("crash.onnx")
     ended = outcome_of(list(server.watch(build)))
@@ -493,6 +504,23 @@ def test_a_wrong_request(server: Served, body: str, code: int, word: str) -> Non
     assert answer.status_code == code, answer.text
     assert word in problem_in(answer)["cause"]
     assert server.client.get("/builds").json()["builds"] == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "mlp.onnx", "options": {"flags": ["X" * 100_000]}},
+        {"model": "mlp.onnx", "options": {"X" * 100_000: 1}},
+        {"model": "mlp.onnx", "options": {"target": "X" * 100_000}},
+        {"model": "X" * 100_000},
+    ],
+    ids=["value", "name", "target", "model"],
+)
+def test_an_answer_does_not_repeat_a_long_request(server: Served, body: dict[str, Any]) -> None:
+    answer = server.client.post("/builds", json=body)
+    assert 400 <= answer.status_code < 500
+    assert problem_in(answer)["cause"]
+    assert len(answer.content) < 10_000
 
 
 def test_options_of_an_upload_are_checked_before_it(server: Served) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from trt_widget.errors import BuildError
+from trt_widget.rows import clipped
 from trt_widget.servers.builds import PathRefused, QueueFull, RequestError, UnknownBuild
 
 __all__ = ["MEDIA_TYPE", "problem", "problem_of"]
@@ -15,6 +16,10 @@ __all__ = ["MEDIA_TYPE", "problem", "problem_of"]
 MEDIA_TYPE = "application/problem+json"
 #: Seconds after which one that was turned away for now may come again.
 RETRY_AFTER_S = 5
+#: Characters of a text of an answer: what was asked for may be in it.
+MAX_TEXT = 2000
+#: Pieces of evidence in it.
+MAX_EVIDENCE = 20
 
 _STATUS: tuple[tuple[type[BuildError], int], ...] = (
     (UnknownBuild, 404),
@@ -29,6 +34,7 @@ def problem(
     status: int, cause: str, remedy: str = "", *, headers: dict[str, str] | None = None, **more: Any
 ) -> JSONResponse:
     """Make an answer that says what is wrong and what to do."""
+    cause, remedy = clipped(cause, MAX_TEXT), clipped(remedy, MAX_TEXT)
     content = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -45,7 +51,10 @@ def problem_of(error: BuildError) -> JSONResponse:
     """Make an answer of an error of this package."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == HTTPStatus.TOO_MANY_REQUESTS else {}
-    more = {"details": error.details(), "evidence": list(error.evidence)}
+    more = {
+        "details": clipped(error.details(), MAX_TEXT),
+        "evidence": [clipped(text, MAX_TEXT) for text in error.evidence[:MAX_EVIDENCE]],
+    }
     return problem(
         status,
         error.cause,

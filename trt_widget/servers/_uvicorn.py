@@ -76,7 +76,8 @@ class Protocol(H11Protocol):
 
     def asks(self) -> bool:
         """Whether a request is being answered."""
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first one, which its type does not say
+        return cycle is not None and not cycle.response_complete
 
     def let_down(self) -> None:
         # What is lost is only noticed later.

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from trt_widget import __version__
+from trt_widget._text import plain
 from trt_widget.build import FINAL
 from trt_widget.errors import BuildError
 from trt_widget.servers._guard import Guard, read_key
@@ -549,11 +550,14 @@ def _add_results(app: FastAPI, server: _Server) -> None:
     def log(build_id: str) -> Response:
         build = builds.get(build_id).build
         messages, dropped = build.log_messages()
-        lines = [f"{m.time:10.3f} {m.severity}: {m.message}" for m in messages]
+        # A message may hold names from the model: in a terminal they must neither control anything
+        # nor look like messages.
+        lines = [f"{m.time:10.3f} {m.severity}: {plain(m.message)}" for m in messages]
         if dropped:
             lines.append(f"{dropped} further messages were not kept.")
         if build.printed:
-            lines += ["", "Printed:", build.printed.rstrip("\n")]
+            printed = build.printed.rstrip("\n").split("\n")
+            lines += ["", "Printed:", *(f"    {plain(text)}" for text in printed)]
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
     @app.get(
