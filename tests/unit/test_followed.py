@@ -755,6 +755,46 @@ def test_a_request_is_not_left_for_the_next_producer(tmp_path: Path) -> None:
     until(lambda: not (tmp_path / "s.jsonl.control").exists())
 
 
+def test_a_request_that_nobody_reads_is_not_left(tmp_path: Path) -> None:
+    path, control = tmp_path / "s.jsonl", tmp_path / "s.jsonl.control"
+    path.write_bytes(text(StreamStarted(0.0, "net", listens=True), RUNNING))
+    build = Build.follow(path).start()
+    until(lambda: build.status == "running")
+    assert build.request_cancel()
+    build.close()
+    assert control.exists()  # a producer that lives has a moment to read it
+    until(lambda: not control.exists())
+
+
+def test_a_file_beside_that_is_no_request_is_left_alone(tmp_path: Path) -> None:
+    path, control = tmp_path / "s.jsonl", tmp_path / "s.jsonl.control"
+    path.write_bytes(text(StreamStarted(0.0, "net", listens=True), RUNNING))
+    control.write_text("precious")
+    build = Build.follow(path).start()
+    until(lambda: build.status == "running")
+    assert build.request_cancel() is False
+    assert "that is something else" in build.notes[0]
+    assert control.read_text() == "precious"
+    # That of somebody else who asks is added to, and is theirs.
+    control.write_text('{"request":"cancel","reason":"user"}\n')
+    assert build.request_cancel()
+    assert len(control.read_text().splitlines()) == 2
+    with path.open("ab") as file:
+        file.write(text(DONE))
+    build.wait_ended(10)
+    assert build.status == "succeeded"
+    build.close()
+    until(
+        lambda: (
+            not any(
+                t.name.startswith(("trt_widget stream", "trt_widget request"))
+                for t in threading.enumerate()
+            )
+        )
+    )
+    assert control.exists()
+
+
 def test_closing_before_the_start_and_while_a_read_cannot_be_ended() -> None:
     never = Build.follow(io.BytesIO(text(HELLO, DONE)))
     never.close()

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             code = CANCELLED
         elif not ended:
             say("Left." if build.status == "pending" else "Left; the build itself goes on.")
+            build.request_cancel("closed")
             code = CANCELLED
         else:
             code = outcome(build, saved=shown, ours=False)

@@ -25,6 +25,7 @@ import sys
 import threading
 import time as clock
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ from trt_widget.backend import Backend
 from trt_widget.errors import (
     CANCEL_REASONS,
     BuildFailed,
+    OptionError,
     StreamError,
     from_record,
     to_record,
@@ -63,6 +65,7 @@ from trt_widget.executors.foreign import LATEST_S, MAX_NAME, MAX_SHORT, Times, c
 from trt_widget.executors.incoming import CHUNK, LOOK_S, Lines, look_at, open_input
 from trt_widget.options import BuildOptions
 from trt_widget.phases import PATH_SEPARATOR, PhaseTree
+from trt_widget.sinks.control import check_own
 
 if TYPE_CHECKING:
     from trt_widget.build import BuildResult
@@ -96,6 +99,8 @@ _ALIVE_S = 1.0
 _END_S = 1.0
 #: Seconds that a request may take to be written.
 _ASK_S = 1.0
+#: Seconds within which a producer that lives has read a request: it looks five times as often.
+_HEARD_S = 1.0
 #: Seconds for which the stream of an earlier build is taken to be about to be replaced: whoever
 #: starts a build and looks at its stream at once means the new one.
 _OLD_S = 2.0
@@ -219,6 +224,9 @@ class FollowedExecutor:
         self.last_words: BuildEnded | None = None
         self._reason: str | None = None
         self._told = False
+        #: When it was asked, and the file that was made for it.
+        self._told_at = 0.0
+        self._request: tuple[int, int] | None = None
         self._asking = threading.Lock()
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -315,7 +323,12 @@ class FollowedExecutor:
 
     def abandon(self) -> None:
         """Read no more; the build itself goes on."""
+        first = not self._stop.is_set()
         self._stop.set()
+        if first and self._request is not None:
+            # The interpreter waits for this thread; while it is being left there can be none.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._remove_later, name="trt_widget request").start()
         rest = "had been asked to cancel it" if self._told else "went on with it"
         note = f"It was followed no longer; the process that builds {rest}."
         self._end(
@@ -353,9 +366,22 @@ class FollowedExecutor:
                     "to cancel it: cancel it where it runs, or say where it listens (control)."
                 )
             line = json.dumps({"request": "cancel", "reason": reason}).encode("ascii") + b"\n"
-            problem = _send(target, line)
+            if self._control is not None:
+                problem = _send(target, line)
+            else:
+                problem = _send(partial(self._append, target), line)
             self._told = problem is None
+            self._told_at = clock.monotonic()
             return problem
+
+    def _append(self, path: Path, line: bytes) -> None:
+        """Write a request beside the stream: to a new file, or to one that has such already."""
+        if not os.path.lexists(path):
+            with contextlib.suppress(FileExistsError):
+                self._request = _write_file(path, line, os.O_CREAT | os.O_EXCL)
+                return
+        check_own(path)
+        _write_file(path, line)
 
     def _beside(self) -> Path | None:
         """Give the file from which the producer reads requests, if it says that it does."""
@@ -422,7 +448,8 @@ class FollowedExecutor:
             if incoming is not None:
                 with contextlib.suppress(Exception):
                     incoming.close()
-            self._remove_request()
+            if not self._stop.is_set():
+                self._remove_request()
 
     def _open(self) -> Input | None:
         """Open the source as soon as it is there; ``None`` where it was closed before."""
@@ -835,11 +862,21 @@ class FollowedExecutor:
         except (psutil.Error, OSError, OverflowError, ValueError):
             return False
 
+    def _remove_later(self) -> None:
+        """Remove it as soon as whoever listens has read it."""
+        if self.hello is None or self.hello.host not in {"", self._host}:
+            return  # a file may take its time from one machine to another
+        clock.sleep(max(0.0, self._told_at + _HEARD_S - clock.monotonic()))
+        self._remove_request()
+
     def _remove_request(self) -> None:
         """Leave no request behind for whoever writes to the same file next."""
         beside = self._beside()
-        if self._told and self._control is None and beside is not None and not self._stop.is_set():
-            with contextlib.suppress(OSError):
+        if self._request is None or beside is None:
+            return
+        with contextlib.suppress(OSError):
+            found = beside.lstat()
+            if (found.st_dev, found.st_ino) == self._request:
                 beside.unlink()
 
     # ------------------------------------------------------------------ lines that are none
@@ -994,6 +1031,8 @@ def _send(target: Any, line: bytes) -> str | None:
     def write() -> None:
         try:
             _write(target, line)
+        except OptionError as error:
+            problems.append(f"The process that builds could not be asked to cancel: {error.cause}")
         except (OSError, ValueError, TypeError, AttributeError) as error:
             problems.append(f"The process that builds could not be asked to cancel: {error}.")
 
@@ -1004,17 +1043,26 @@ def _send(target: Any, line: bytes) -> str | None:
     return problems[0] if problems else None
 
 
+def _write_file(path: Path, line: bytes, flags: int = 0) -> tuple[int, int]:
+    """Append a line to a file; give what the file is known by."""
+    flags |= os.O_WRONLY | os.O_APPEND
+    if sys.platform != "win32":
+        # A FIFO that nobody reads is an error; a link may point anywhere.
+        flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        os.write(descriptor, line)
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return found.st_dev, found.st_ino
+
+
 def _write(target: Any, line: bytes) -> None:
-    if isinstance(target, Path):
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        if sys.platform != "win32":
-            # A FIFO that nobody reads is an error; a link may point anywhere.
-            flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(target, flags, 0o666)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+    if isinstance(target, partial):
+        target(line)
+    elif isinstance(target, Path):
+        _write_file(target, line, os.O_CREAT)
     elif isinstance(target, int):
         os.write(target, line)
     else:
