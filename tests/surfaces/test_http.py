@@ -272,6 +272,7 @@ def test_a_log_controls_no_terminal_and_forges_no_message(server: Served) -> Non
     assert all(text.isprintable() for text in log.split("\n"))
     assert not any("0.000 error: forged" in text[:30] for text in log.split("\n"))
     assert re.search(r"^ +\d+\.\d{3} error: ", log, re.MULTILINE)
+    server.client.delete(f"/builds/{build['id']}").raise_for_status()
 
 
 def test_a_build_that_crashes(server: Served) -> None:

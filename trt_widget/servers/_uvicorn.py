@@ -212,16 +212,16 @@ def serve(app: Any, listener: socket.socket, ready: str, welcome: str = "") -> N
 
 def _connections() -> int:
     """Say how many connections there may be, so that descriptors are left for all else."""
-    if sys.platform == "win32":
-        return _ENOUGH
-    import resource
+    most = _ENOUGH
+    if sys.platform != "win32":
+        import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _ENOUGH
-    if soft < _ENOUGH:
-        wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
-        with contextlib.suppress(OSError, ValueError):  # some systems have a limit of their own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-    return min(_ENOUGH, max(soft // 4, soft - _AT_ONCE - _RESERVE))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            if soft < _ENOUGH:
+                wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+                with contextlib.suppress(OSError, ValueError):  # some have a limit of their own
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                    soft = wanted
+            most = min(most, max(soft // 4, soft - _AT_ONCE - _RESERVE))
+    return most
