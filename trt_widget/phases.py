@@ -563,7 +563,10 @@ class PhaseTree:
             parent.children.pop(entry, None)
             if not parent.children and parent in parent.node.instances:
                 root.leaves[parent] = None
-        node.instances.remove(entry)
+        if node.instances[-1] is entry:  # where many are open, the latest mostly ends first
+            node.instances.pop()
+        else:
+            node.instances.remove(entry)
         same_name = self._open[entry.name]
         same_name.remove(entry)
         if not same_name:
@@ -887,7 +890,7 @@ class PhaseTree:
     def _pending_self(self, now: float) -> dict[_Open, float]:
         """Self time of the open innermost phases between the last sweep and ``now``."""
         pending: dict[_Open, float] = {}
-        roots = {entry.root for entries in self._open.values() for entry in entries}
+        roots = dict.fromkeys(e.root for entries in self._open.values() for e in entries)
         for root in roots:
             for leaf in root.leaves:
                 pending[leaf] = max(0.0, now - root.clock) / len(root.leaves)
