@@ -755,6 +755,34 @@ def test_a_request_is_not_left_for_the_next_producer(tmp_path: Path) -> None:
     until(lambda: not (tmp_path / "s.jsonl.control").exists())
 
 
+def test_the_phases_that_are_open_are_bounded() -> None:
+    many = followed.MAX_OPEN + 5_000
+    deep = [PhaseStarted(0.001 * i, f"p{i}", f"p{i - 1}" if i else None, 1) for i in range(many)]
+    began = time.monotonic()
+    build = Build.follow(io.BytesIO(text(HELLO, RUNNING, *deep, DONE))).start()
+    build.wait_ended(30)
+    assert build.status == "succeeded"
+    assert time.monotonic() - began < 20  # it took the square of their number
+    assert build.result is not None
+    assert any(
+        note.startswith("5,000 lines of the stream could not be read.")
+        and "more than 10,000 phases are open" in note
+        for note in build.result.notes
+    )
+
+
+def test_phases_that_end_make_room_for_others() -> None:
+    more = followed.MAX_OPEN + 5_000
+    flat: list[Event] = []
+    for i in range(more):
+        flat += [PhaseStarted(0.001 * i, "p", None, 1), PhaseFinished(0.001 * i, "p")]
+    build = Build.follow(io.BytesIO(text(HELLO, RUNNING, *flat, DONE))).start()
+    build.wait_ended(30)
+    assert build.tree.roots["p"].count == more
+    assert build.result is not None
+    assert build.result.notes == ()
+
+
 def test_a_request_that_nobody_reads_is_not_left(tmp_path: Path) -> None:
     path, control = tmp_path / "s.jsonl", tmp_path / "s.jsonl.control"
     path.write_bytes(text(StreamStarted(0.0, "net", listens=True), RUNNING))

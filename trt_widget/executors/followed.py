@@ -91,6 +91,10 @@ MAX_BAD_LENGTH: Final = 300
 #: phases of anything else become one snapshot: a producer is never held up.
 MAX_WAITING: Final = 50_000
 MAX_WAITING_BYTES: Final = 64 << 20
+#: Phases that can be open at once; those that start while so many are get counted as bad lines.
+MAX_OPEN: Final = 10_000
+#: Finishes after which the open ones are counted anew.
+_RECOUNT = 100
 #: Messages and printed pieces that are kept beside such a snapshot.
 _KEPT_BESIDE = 1_000
 #: Seconds between two looks at whether the producer still lives.
@@ -235,6 +239,8 @@ class FollowedExecutor:
         self._outcome: Outcome | None = None
         self._lines = Lines(MAX_LINE)
         self._tree = PhaseTree()
+        #: No fewer than the phases that are open, and the finishes since they were counted.
+        self._opened = self._closed = 0
         self._words: deque[str] = deque(maxlen=100)
         self._bad: list[str] = []
         self._bad_count = 0
@@ -612,17 +618,33 @@ class FollowedExecutor:
         try:
             event = self._times.place(sound(from_json(line), line), line)
             if isinstance(event, _PHASES):
+                self._check_open(event)
                 self._tree.apply([event])
+            if isinstance(event, Snapshot):
+                self._opened, self._closed = len(self._tree.open_phases), 0
         except EventError as error:
             self._count_bad(line, str(error))
             return False
         except (ArithmeticError, LookupError, TypeError, ValueError):
             # A snapshot that looks well and cannot be.
             self._tree = PhaseTree()
+            self._opened = self._closed = 0
             self._count_bad(line, "it contradicts itself")
             return False
         self._good += 1
         return self._keep(event, len(line))
+
+    def _check_open(self, event: Event) -> None:
+        """Refuse a start while too many phases are open: whatever looks at them takes its time."""
+        if isinstance(event, PhaseFinished):
+            self._closed += 1
+        if not isinstance(event, PhaseStarted):
+            return
+        if self._opened >= MAX_OPEN and self._closed >= _RECOUNT:
+            self._opened, self._closed = len(self._tree.open_phases), 0
+        if self._opened >= MAX_OPEN:
+            raise EventError(f"more than {MAX_OPEN:,} phases are open")
+        self._opened += 1
 
     def _keep(self, event: Event, size: int) -> bool:
         if isinstance(event, BuildEnded):
@@ -669,6 +691,7 @@ class FollowedExecutor:
     def _start_over(self, event: StreamStarted | None) -> None:
         """Begin again: what was before is no part of it any more."""
         self._tree = PhaseTree()
+        self._opened = self._closed = 0
         self._words.clear()
         self.hello = event
         self.estimate = self._last_status = None
