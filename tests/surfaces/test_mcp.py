@@ -863,6 +863,27 @@ def test_a_client_that_reads_nothing_has_to_wait(root: Path) -> None:
         thread.join(SOON)
 
 
+def test_a_signal_ends_a_server_whose_answers_nobody_reads(root: Path) -> None:
+    started = {"name": "start_build", "arguments": {"model": "long.onnx", "grace": 30}}
+    with by_hand(root) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(request(1, "tools/call", started) + b"\n")
+        server.stdin.flush()
+        assert json.loads(server.stdout.readline())["id"] == 1
+        deadline = time.monotonic() + SOON
+        while not (processes := builds()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for number in range(2, 42):  # a pipe holds the answers to a few
+            server.stdin.write(request(number, "tools/list", {}) + b"\n")
+        server.stdin.flush()
+        time.sleep(1.0)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 143  # far below the grace
+        gone(processes)
+
+
 def test_requests_at_a_time_are_limited_and_can_be_cancelled(root: Path) -> None:
     """Those that wait do not keep the client's cancel from being read."""
     waits = {"name": "build_status", "arguments": {"wait": 50}}

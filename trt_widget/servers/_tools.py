@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import time as clock
 from difflib import get_close_matches
@@ -48,7 +49,6 @@ from trt_widget.servers._stdio import Answers, NoLines, Requests
 from trt_widget.servers.builds import Builds, Entry, RequestError, UnknownBuild, describe
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Awaitable, Callable, Mapping
 
     from mcp.server.context import ServerRequestContext
@@ -68,6 +68,8 @@ PROGRESS_S: Final = 1.0
 MAX_WAIT_S: Final = 50.0
 #: What a shell says of a process that SIGTERM has ended.
 _TERMINATED: Final = 143
+#: Seconds that the last answers may take then.
+_GOODBYE_S: Final = 3.0
 #: Models that are read at the same time.
 _READERS: Final = 2
 #: Rows and characters of answers.
@@ -748,6 +750,8 @@ def _end_when_terminated() -> None:
     def end() -> None:
         loop.remove_signal_handler(signal.SIGTERM)
         task.cancel()
+        # A client that reads nothing keeps a write of the SDK's waiting, which nobody can cancel.
+        loop.call_later(_GOODBYE_S, os._exit, _TERMINATED)
 
     with contextlib.suppress(NotImplementedError):  # on Windows
         loop.add_signal_handler(signal.SIGTERM, end)
