@@ -32,9 +32,9 @@ LET_DOWN_S: Final = 10
 #: Connections that the system holds until they are taken.
 BACKLOG: Final = 512
 #: Connections that are taken in one go, before any can be let down.
-_AT_ONCE: Final = 100
+_AT_ONCE: Final = 10
 #: Descriptors that builds, files and the listener may need.
-_RESERVE: Final = 100
+_RESERVE: Final = 150
 #: Descriptors that are enough for as many streams as there may be, and for all else.
 _ENOUGH: Final = 4096
 _SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
