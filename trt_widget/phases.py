@@ -335,7 +335,7 @@ class PhaseTree:
         status = _OUTCOMES[outcome]
         unwound = list(self._unwound)
         still_open = [entry for entries in self._open.values() for entry in entries]
-        still_open.sort(key=lambda entry: (entry.node.depth, entry.start))
+        still_open.sort(key=lambda entry: (entry.node.depth, entry.start, entry.order))
         for innermost in reversed(still_open):
             self._end(innermost, status)
             unwound.append((innermost.node, innermost.span))
@@ -881,7 +881,7 @@ class PhaseTree:
     def open_phases(self) -> list[tuple[str, ...]]:
         """Paths of the open instances, outermost first."""
         entries = [entry for entries in self._open.values() for entry in entries]
-        entries.sort(key=lambda entry: (entry.node.depth, entry.start))
+        entries.sort(key=lambda entry: (entry.node.depth, entry.start, entry.order))
         return [entry.node.path for entry in entries]
 
     def _at(self, now: float | None) -> float:
