@@ -238,6 +238,16 @@ def test_what_is_removed_ends_whatever_its_grace(root: Path) -> None:
         builds.close()
 
 
+def test_closing_waits_for_no_long_grace(root: Path) -> None:
+    builds = Builds(root, options={"configure": models.configure_by_name})
+    onnx.save(models.mlp(first="stuck"), root / "stuck.onnx")
+    entry = builds.start("stuck.onnx", {"grace": 1e6})
+    until(lambda: entry.build._executor._hello)  # type: ignore[union-attr]
+    builds.close()
+    assert entry.build.told
+    assert entry.status == "cancelled"
+
+
 def test_a_name_is_chosen_before_the_start(root: Path) -> None:
     build = Build(root / "mlp.onnx")
     build.rename("short")

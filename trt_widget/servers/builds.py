@@ -61,7 +61,8 @@ _OPERATORS: Final = ("configure", "config", "plugins", "external_data", "executo
 _MAX_PATH: Final = 4096
 #: Seconds after its end during which a build's stream is kept whole for slow readers.
 _SETTLE_S: Final = 30.0
-#: How long :meth:`Builds.close` waits for a build beyond its grace, in seconds.
+#: How long :meth:`Builds.close` waits for builds at most, in seconds, whatever their grace; and
+#: once more as long for those that it has to kill.
 _CLOSE_S: Final = 5.0
 
 
@@ -321,10 +322,13 @@ class Builds:
             entries = list(self._entries.values())
         for entry in entries:
             entry.build.request_cancel("closed")
+        asked = time.monotonic()
         for entry in entries:
-            if entry.build.status not in FINAL:
-                deadline = time.monotonic() + entry.build.grace_s + _CLOSE_S
-                while not entry.build.told and time.monotonic() < deadline:
+            build, grace = entry.build, min(entry.build.grace_s, _CLOSE_S)
+            for until, last_resort in ((asked + grace, False), (asked + grace + _CLOSE_S, True)):
+                if last_resort and not build.told:
+                    build.kill()
+                while not build.told and time.monotonic() < until:
                     time.sleep(0.02)
         with self._lock:
             for entry in entries:
