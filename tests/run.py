@@ -15,6 +15,7 @@ import argparse
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -257,6 +258,9 @@ def main() -> int:
     if unknown := set(options.steps) - set(names):
         parser.error(f"no such step: {', '.join(sorted(unknown))} (there are: {', '.join(names)})")
 
+    # In the background of a shell it would be ignored, also by what is started from here, and some
+    # tests interrupt what they have started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows: list[tuple[str, Outcome, float]] = []
     started = time.monotonic()
     if options.no_install:
