@@ -244,7 +244,10 @@ def test_a_build_that_breaks_off_has_an_end_too(monkeypatch: pytest.MonkeyPatch)
     build.start()
     until(lambda: reader.read(0.1) is None)
     monkeypatch.setattr(build, "_tick", lambda: 1 / 0)  # a defect of ours, which nobody can order
-    late = Late().read(reader)
+    try:
+        late = Late().read(reader)
+    finally:
+        build.__exit__(None, None, None)  # the user's code ends; other builds wait for it
     assert late.end is not None
     assert late.end.status == "failed"
 
