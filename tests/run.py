@@ -258,9 +258,11 @@ def main() -> int:
     if unknown := set(options.steps) - set(names):
         parser.error(f"no such step: {', '.join(sorted(unknown))} (there are: {', '.join(names)})")
 
-    # In the background of a shell it would be ignored, also by what is started from here, and some
-    # tests interrupt what they have started.
+    # In the background of a shell, or under nohup, these are ignored, also by what is started from
+    # here; and some tests send them to what they have started.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     rows: list[tuple[str, Outcome, float]] = []
     started = time.monotonic()
     if options.no_install:
