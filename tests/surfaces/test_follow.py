@@ -267,7 +267,8 @@ def test_a_producer_that_is_killed(
         assert f"The process {producer.process.pid} that wrote it" in error.evidence[-1]
     assert build.result is not None
     assert build.result.ended_by == "crashed"
-    assert build.result.duration_s >= seen  # no view goes back at the end
+    # No view goes back at the end, but for what it counted on until it was told.
+    assert build.result.duration_s >= seen - 0.5
 
 
 def test_a_build_that_fails_has_its_own_error(
