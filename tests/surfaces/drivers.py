@@ -648,7 +648,9 @@ def of_text(lines: list[str], exit_code: int) -> Seen:
         for line in lines
         if (found := re.match(r"\S+\.onnx: (succeeded|failed|cancelled) after ", line))
     ]
-    reason = "interrupt" if "It was cancelled by Interrupt." in lines else None
+    reason = None
+    if outcome == "cancelled":  # of a user's request there is nothing to add
+        reason = "interrupt" if "It was cancelled by Interrupt." in lines else "user"
     words = "\n".join(lines)
     return Seen(outcome, words, reason, exit_code=exit_code, number=len(lines))
 
@@ -851,6 +853,7 @@ class Watched(Commanded):
     name = "watch"
     streams = False  # as the file
     whole_tree = False
+    reason = "user"  # who has asked was not the one who builds
     most_bytes = 4_000
     most_messages = 40
 
@@ -1083,6 +1086,8 @@ class Lsp(Driver):
 
 class Agent(Driver):
     """``trt-widget mcp``, by the SDK's client."""
+
+    short_phases = False
 
     most_bytes = 40_000
     most_messages = 100
