@@ -34,6 +34,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Union
 
 __all__ = [
+    "PHASE_STATES",
     "PROTOCOL_VERSION",
     "BuildEnded",
     "CancelDelivered",
@@ -630,8 +631,9 @@ _TABLES: dict[str, dict[str, str]] = {
     "silences": {"path": "int", "start_s": "float", "end_s": "float"},
     "unwound": {"path": "int", "span": "int"},
 }
-#: The states of a phase, in the order of their numbers.
-_PHASE_STATES = ("running", "done", "cancelled", "failed", "ended")
+#: The states of a phase, in the order of their numbers: open, ended inside a build that went on,
+#: and the three ways in which the phases that were open at the end of a build ended.
+PHASE_STATES = ("running", "done", "cancelled", "failed", "ended")
 #: Paths of the largest snapshot that is read. A tree keeps fewer than this (phases.MAX_PATHS).
 _MOST_PATHS = 5_000
 
@@ -662,14 +664,14 @@ def _check_snapshot(event: Snapshot) -> None:
     paths, spans, opened = sizes["paths"], sizes["spans"], sizes["open"]
     above = event.paths["parent"]
     fits = paths <= _MOST_PATHS and all(-1 <= parent < row for row, parent in enumerate(above))
-    fits = fits and all(state in _PHASE_STATES for state in event.paths["status"])
+    fits = fits and all(state in PHASE_STATES for state in event.paths["status"])
     for table in (event.open, event.spans, event.silences, event.unwound):
         fits = fits and all(0 <= path < paths for path in table["path"])
     fits = fits and all(
         -1 <= span < spans for span in (*event.open["span"], *event.unwound["span"])
     )
     fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.spans["parent"]))
-    fits = fits and all(0 <= state < len(_PHASE_STATES) for state in event.spans["status"])
+    fits = fits and all(0 <= state < len(PHASE_STATES) for state in event.spans["status"])
     fits = fits and all(-1 <= parent < row for row, parent in enumerate(event.open["parent"]))
     fits = fits and _follows(event.spans, above) and _follows(event.open, above)
     fits = fits and opened == len(set(event.open["span"]) - {-1}) + event.open["span"].count(-1)

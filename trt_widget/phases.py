@@ -28,6 +28,7 @@ from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any
 
 from trt_widget.events import (
+    PHASE_STATES,
     CancelDelivered,
     Event,
     PhaseFinished,
@@ -67,9 +68,8 @@ OTHER = "(other phases)"
 #: into phase names, are full of them.
 PATH_SEPARATOR = " > "
 
-#: States of a phase: open, ended inside a build that went on, and the three ways in which the
-#: phases that were open at the end of a build ended.
-STATUSES = ("running", "done", "cancelled", "failed", "ended")
+#: States of a phase, as the stream numbers them.
+STATUSES = PHASE_STATES
 #: Below it a number of steps needs no fitting into 64 bits.
 _LARGE = 2**63
 _RUNNING, _DONE, _CANCELLED, _FAILED, _ENDED = range(5)
