@@ -52,6 +52,7 @@ __all__ = [
     "explain_parse",
     "explain_source",
     "missing_profile",
+    "refused_locations",
     "was_cancelled",
 ]
 
@@ -194,14 +195,10 @@ def _check_locations(
     source: Source, locations: Sequence[str], allowed: Sequence[Path]
 ) -> SourceError | None:
     """Hold the weight files that a model's file names against the folders that it may read."""
-    folder: Path = source.value.parent
-    own = os.path.realpath(source.value)
-    roots = [os.path.realpath(root) for root in (folder, Path(own).parent, *allowed)]
-    refused = []
-    for location in locations:
-        why = _why_refused(location, folder, roots)
-        if why is not None:
-            refused.append(f"{location!r} ({why})")
+    refused = [
+        f"{location!r} ({why})"
+        for location, why in refused_locations(source.value, locations, allowed).items()
+    ]
     if not refused:
         return None
     return SourceError(
@@ -211,6 +208,17 @@ def _check_locations(
         "name the folders from which it may read too: external_data=[folder]. An absolute path "
         "has to become a relative one in any case: TensorRT reads no other.",
     )
+
+
+def refused_locations(
+    model: Path, locations: Iterable[str], allowed: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Tell which of the weight files that a model's file names it may not read, each with why."""
+    folder = model.parent
+    own = os.path.realpath(model)
+    roots = [os.path.realpath(root) for root in (folder, Path(own).parent, *allowed)]
+    found = {location: _why_refused(location, folder, roots) for location in locations}
+    return {location: why for location, why in found.items() if why is not None}
 
 
 def _why_refused(location: str, folder: Path, roots: Sequence[str]) -> str | None:
