@@ -13,6 +13,7 @@ from trt_widget._version import __version__
 
 if TYPE_CHECKING:
     from trt_widget.build import Build, BuildResult
+    from trt_widget.build_queue import BuildQueue
     from trt_widget.comparison import CompareError, Comparison, compare
     from trt_widget.errors import (
         BackendNotFound,
@@ -48,6 +49,7 @@ __all__ = [
     "BuildCrashed",
     "BuildError",
     "BuildFailed",
+    "BuildQueue",
     "BuildResult",
     "BuildStateError",
     "BuildWidget",
@@ -78,6 +80,7 @@ __all__ = [
 
 _HOME = {
     "Build": "build",
+    "BuildQueue": "build_queue",
     "BuildResult": "build",
     "BuildWidget": "widget",
     "CompareError": "comparison",

@@ -315,6 +315,34 @@ class Build:
         self._own_name = name
         return self
 
+    def again(self, **changes: Any) -> Build:
+        """Make a new build of the same source in the same way, under the same name; not started.
+
+        Parameters
+        ----------
+        **changes
+            Options that are to be others, in the form that :class:`BuildOptions` has them in.
+
+        Raises
+        ------
+        BuildStateError
+            Its source is not known: it is attached or followed.
+        """
+        if self._source is None:
+            raise BuildStateError(
+                f"The build of {self.name} is run by somebody else.", remedy="Start it there again."
+            )
+        options = dataclasses.replace(self.options, **changes)
+        return type(self)._of(self._source, options, self.name)  # noqa: SLF001 - its own class
+
+    @classmethod
+    def _of(cls, source: Source, options: BuildOptions, name: str) -> Build:
+        self = cls.__new__(cls)
+        self.options = options
+        self._source = source
+        self._initialize(options.backend, name)
+        return self
+
     def _initialize(self, backend: Backend, name: str, executor: Executor | None = None) -> None:
         self.name = name
         self.backend = backend
@@ -1041,6 +1069,11 @@ class Build:
         Before the start it is what was asked for, which may be ``"auto"``.
         """
         return self._executor.kind if self._executor is not None else self.options.executor
+
+    @property
+    def source(self) -> Source | None:
+        """Where the model comes from, checked; ``None`` where somebody else runs the build."""
+        return self._source
 
     @property
     def grace_s(self) -> float:
