@@ -24,7 +24,6 @@ import sys
 import tempfile
 import threading
 import time as clock
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,23 +36,13 @@ from trt_widget._files import map_file, read_or_map
 from trt_widget._memory import MemoryWatch, memory_limit_bytes, oom_kills
 from trt_widget._wake import Wake
 from trt_widget.errors import BuildError, BuildFailed
-from trt_widget.events import (
-    PROTOCOL_VERSION,
-    BuildEnded,
-    Event,
-    EventError,
-    LogMessage,
-    NetworkReady,
-    OutputCaptured,
-    StreamStarted,
-    from_json,
-)
+from trt_widget.events import OutputCaptured
 from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
+from trt_widget.executors.intake import Intake, is_sound
 from trt_widget.executors.isolation import python_command, search_paths
 from trt_widget.executors.turn import InTurn, Turn
 from trt_widget.executors.worker import broke_off, failed
-from trt_widget.phases import PATH_SEPARATOR, PhaseTree
 
 if sys.platform != "win32":
     import fcntl
@@ -62,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trt_widget.backend import Backend
+    from trt_widget.events import BuildEnded, Event
     from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions, Source
 
@@ -76,21 +66,15 @@ _LOOK_S = 0.1
 _LOOK_CLOSELY_S = 0.01
 #: Characters of printed text that wait for one drain, and that a crash's error keeps.
 MAX_PRINTED = 64 * 1024
-#: Events that wait for the drain. Past it the reader stops reading, the pipe fills, and the child
-#: collapses phases to counts: the builder is never held up.
-_MAX_WAITING = 50_000
 _CHUNK = 1 << 16
 _STDERR = 2
-#: Bytes of a line, and of the lines that wait for the drain.
-_MAX_LINE = 16 << 20
-_MAX_WAITING_BYTES = 64 << 20
 #: Seconds until the first word of a child, which imports Python and TensorRT (from a slow disk,
 #: perhaps): past it something is wrong with its start.
 _FIRST_WORD_S = 120.0
 _CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
 
 
-class ProcessExecutor(InTurn):
+class ProcessExecutor(Intake, InTurn):
     """Runs one build in a child process; see :class:`~trt_widget.executors.Executor`.
 
     Parameters
@@ -113,6 +97,7 @@ class ProcessExecutor(InTurn):
         label: str,
         functions: bytes | None,
     ) -> None:
+        super().__init__()
         self._source = source
         self._options = options
         self._backend = backend
@@ -124,17 +109,8 @@ class ProcessExecutor(InTurn):
         self._outcome: Outcome | None = None
         self._grace = options.grace
         self._cancel: tuple[str, float] | None = None
-        self._waiting: deque[Event] = deque()
-        self._waiting_bytes = 0
         self._printed = _Printed()
-        self._end: BuildEnded | None = None
-        self._hello: StreamStarted | None = None
-        self._parsed = False
-        self._bad_lines: list[str] = []
         self._gone = threading.Event()
-        # A tree of its own tells at any moment in which phase the child is.
-        self._tree = PhaseTree(max_spans=0)
-        self._words: deque[tuple[str, str]] = deque(maxlen=100)
         self._process: subprocess.Popen[bytes] | None = None
         self._memory: MemoryWatch | None = None
         self._peak: int | None = None
@@ -154,10 +130,7 @@ class ProcessExecutor(InTurn):
 
     def drain(self) -> list[Event]:
         """Take what has arrived since the last call, ordered by time."""
-        events: list[Event] = []
-        self._waiting_bytes = 0
-        for _ in range(len(self._waiting)):
-            events.append(self._waiting.popleft())  # noqa: PERF401 - others append meanwhile
+        events = self._take_waiting()
         printed = self._printed.take()
         if printed:
             events.append(OutputCaptured(self._now(), printed))
@@ -327,11 +300,7 @@ class ProcessExecutor(InTurn):
         scratch: _Scratch,
     ) -> Outcome:
         end = self._end
-        if self._bad_lines:
-            self._notes.append(
-                f"{len(self._bad_lines)} lines of the build process could not be read; the first: "
-                f"{self._bad_lines[0]}"
-            )
+        self._notes += self._bad_lines_note()
         if end is not None:
             return self._finished(end, scratch)
         if self._cancel is not None:
@@ -347,12 +316,11 @@ class ProcessExecutor(InTurn):
                 "What it printed says why. Build with executor='thread', and please report it.",
                 [self._printed.tail()],
             )
-        path = self._tree.open_phases
         error = diagnosis.explain_crash(
             name=self._label,
             signal=-code if code is not None and code < 0 else None,
             exit_code=code if code is not None and code >= 0 else None,
-            phase=PATH_SEPARATOR.join(path[-1]) if path else None,
+            phase=self._open_phase,
             messages=list(self._words),
             output=self._printed.tail(),
             peak_memory_bytes=self.peak_memory_bytes,
@@ -386,12 +354,7 @@ class ProcessExecutor(InTurn):
                     "Something removed, changed or replaced the file (another build with the same "
                     "output=, perhaps); build again.",
                 )
-        sound = {
-            "succeeded": engine is not None and error is None,
-            "cancelled": engine is None and error is None,
-            "failed": error is not None,
-        }.get(status, False)
-        if not sound:
+        if not is_sound(status, engine, error):
             engine, status, ended_by = None, "failed", "error"
             error = BuildFailed(
                 "The build process told an end that contradicts itself "
@@ -474,50 +437,13 @@ class ProcessExecutor(InTurn):
 
     def _read_events(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
-        rest: list[bytes] = []  # joined once: a long line is not copied with every piece
-        length = 0
         for data in _chunks(self._process.stdout, self._gone):
-            *lines, last = data.split(b"\n")
-            for line in lines:
-                whole = b"".join([*rest, line]) if rest else line
-                rest, length = [], 0
-                self._take_line(whole)
-            length += len(last)
-            if last and length <= _MAX_LINE:
-                rest.append(last)
-            elif last and rest:  # too long to be an event: it is noted by its beginning
-                rest = rest[:1]
-            if not rest and len(data) < _CHUNK:
+            self._take_bytes(data)
+            if not self._rest and len(data) < _CHUNK:
                 self._hooks.changed()  # the end of a batch
-            self._waiting_bytes += len(data)
-            while (
-                len(self._waiting) > _MAX_WAITING or self._waiting_bytes > _MAX_WAITING_BYTES
-            ) and not self._gone.wait(_LOOK_CLOSELY_S):
+            while self._is_full and not self._gone.wait(_LOOK_CLOSELY_S):
                 pass
         self._wake.set()
-
-    def _take_line(self, line: bytes) -> None:
-        try:
-            event = from_json(line)
-        except EventError as error:
-            if len(self._bad_lines) < 10:  # noqa: PLR2004 - enough to see what it is
-                self._bad_lines.append(f"{line[:200]!r} ({error})"[:400])
-            return
-        if isinstance(event, BuildEnded):
-            self._end = event
-            return
-        if isinstance(event, StreamStarted):
-            self._hello = event
-            if event.version != PROTOCOL_VERSION:
-                self._bad_lines.append(f"protocol version {event.version}")
-            return
-        if isinstance(event, NetworkReady):
-            self._parsed = True
-        elif isinstance(event, LogMessage):
-            self._words.append((event.severity, event.message))
-        else:
-            self._tree.apply([event])
-        self._waiting.append(event)
 
     def _read_printed(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
