@@ -11,6 +11,8 @@ Importing this module imports no TensorRT; :func:`find_backend` does.
 from __future__ import annotations
 
 import importlib
+import os
+import platform
 import sys
 from functools import lru_cache
 from types import ModuleType
@@ -27,6 +29,7 @@ __all__ = [
     "gpu_info",
     "gpus",
     "package_of",
+    "processor_name",
     "use_device",
 ]
 
@@ -340,11 +343,16 @@ class Gpu(NamedTuple):
     compute_capability: str
     #: Such as ``"GPU-6b0c93ef-..."``, the same in every process; empty where the driver is too old.
     uuid: str = ""
+    #: Streaming multiprocessors, and bytes of memory; 0 where it is not known.
+    processors: int = 0
+    memory: int = 0
 
 
-# CUdevice_attribute in cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+# CUdevice_attribute in cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, and
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT.
 _MAJOR: Final = 75
 _MINOR: Final = 76
+_PROCESSORS: Final = 16
 
 
 @lru_cache(maxsize=1)
@@ -400,12 +408,28 @@ def _describe(driver: Any, index: int) -> Gpu:
     name = ctypes.create_string_buffer(256)
     driver.cuDeviceGetName(name, len(name), device)
     numbers = []
-    for attribute in (_MAJOR, _MINOR):
+    for attribute in (_MAJOR, _MINOR, _PROCESSORS):
         value = ctypes.c_int(0)
         driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         numbers.append(value.value)
     capability = f"SM{numbers[0]}{numbers[1]}"
-    return Gpu(index, name.value.decode(errors="replace"), capability, _uuid(driver, device))
+    return Gpu(
+        index,
+        name.value.decode(errors="replace"),
+        capability,
+        _uuid(driver, device),
+        numbers[2],
+        _memory(driver, device),
+    )
+
+
+def _memory(driver: Any, device: Any) -> int:
+    """Return the bytes of a GPU's memory, as far as the driver offers it; 0 where it is silent."""
+    import ctypes
+
+    ask = getattr(driver, "cuDeviceTotalMem_v2", None)
+    size = ctypes.c_size_t(0)
+    return size.value if ask is not None and ask(ctypes.byref(size), device) == 0 else 0
 
 
 def _uuid(driver: Any, device: Any) -> str:
@@ -419,6 +443,23 @@ def _uuid(driver: Any, device: Any) -> str:
     if ask is None or ask(data, device) != 0:
         return ""
     return f"GPU-{uuid.UUID(bytes=bytes(data))}"
+
+
+@lru_cache(maxsize=1)
+def processor_name() -> str:
+    """Name the processor of this machine, and how much of it may be used."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no path
+            lines = (line.partition(":") for line in file)
+            name = next((value.strip() for key, _, value in lines if "model name" in key), name)
+    except OSError:  # not Linux
+        pass
+    try:
+        count: int | None = len(os.sched_getaffinity(0))  # type: ignore[attr-defined,unused-ignore] # not on Windows and macOS
+    except AttributeError:
+        count = os.cpu_count()
+    return f"{name} x{count}"
 
 
 def gpu_info() -> list[str]:

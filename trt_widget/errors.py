@@ -26,6 +26,7 @@ error home so)::
         ├── WrongBackendError (TypeError)    an object of the other TensorRT package
         ├── ConfigureFailed                  the caller's own function raised
         ├── BuildCrashed                     the process that built died
+        │   └── WorkerLost                   with the Dask worker that it ran on
         ├── StreamError                      a followed stream is none, or broke off
         └── SaveError        (OSError)       the engine could not be written
 
@@ -64,6 +65,7 @@ __all__ = [
     "SourceError",
     "StreamError",
     "UnknownOptionError",
+    "WorkerLost",
     "WrongBackendError",
     "call_users_code",
     "check_reason",
@@ -492,6 +494,33 @@ class BuildCrashed(BuildFailed):
             parts.append("The end of its output:")
             parts += [f"  {_safe(line)}" for line in lines]
         return "\n".join(parts)
+
+
+class WorkerLost(BuildCrashed):
+    """The Dask worker that the build ran on was lost, as often as it was begun.
+
+    What the worker's own process ended by is not known here; its log and its nanny's say it.
+
+    Attributes
+    ----------
+    workers
+        The workers that were lost, in order: name and address.
+    """
+
+    workers: tuple[str, ...]
+
+    def __init__(
+        self,
+        cause: str,
+        remedy: str = "",
+        messages: Iterable[str] = (),
+        *,
+        phase: str | None = None,
+        output: str = "",
+        workers: Iterable[str] = (),
+    ) -> None:
+        super().__init__(cause, remedy, messages, phase=phase, output=output)
+        self.workers = tuple(workers)
 
 
 class StreamError(BuildFailed):

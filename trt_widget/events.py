@@ -335,6 +335,8 @@ class NetworkReady(_Plain):
         ``operators``, ``kinds``, ``parameters``.
     timing_cache
         ``"none"``, ``"cold"`` (empty) or ``"warm"``.
+    processor
+        The processor of the machine that builds, and how much of it may be used.
     """
 
     kind: ClassVar[str] = "network"
@@ -344,6 +346,7 @@ class NetworkReady(_Plain):
     network: str = ""
     size: dict[str, Any] = field(default_factory=dict)
     timing_cache: str = "none"
+    processor: str = ""
 
     def __hash__(self) -> int:
         # Not of all values: a dict has no hash.

@@ -5,12 +5,10 @@ Made on the build's drain thread as soon as the network is known; used on that t
 
 from __future__ import annotations
 
-import functools
-import os
-import platform
 import time
 from typing import TYPE_CHECKING
 
+from trt_widget.backend import processor_name
 from trt_widget.estimate import DurationModel, Estimator, PhaseState, Reading
 from trt_widget.history import BuildKey, BuildRecord, History, phase_times
 
@@ -45,33 +43,18 @@ def key_of(
         if type(value) in {int, float} and 0 <= value < _LARGEST
     }
     targets = ",".join(options.target)
+    # That of the machine which builds, which need not be this one.
+    processor = ready.processor or processor_name()
     return BuildKey(
         network=ready.network,
         package=backend.name,
         version=backend.version,
-        target="; ".join(part for part in (ready.device, targets, _processor()) if part),
+        target="; ".join(part for part in (ready.device, targets, processor) if part),
         options=digest,
         executor=executor,
         timing_cache=ready.timing_cache,
         size=size,
     )
-
-
-@functools.cache
-def _processor() -> str:
-    """Name the processor and how much of it may be used: a home folder can serve many machines."""
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no path
-            lines = (line.partition(":") for line in file)
-            name = next((value.strip() for key, _, value in lines if "model name" in key), name)
-    except OSError:  # not Linux
-        pass
-    try:
-        count: int | None = len(os.sched_getaffinity(0))  # type: ignore[attr-defined,unused-ignore] # not on Windows and macOS
-    except AttributeError:
-        count = os.cpu_count()
-    return f"{name} x{count}"
 
 
 class Forecast:
