@@ -11,6 +11,7 @@ import operator
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,6 +28,8 @@ from trt_widget.errors import (
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from trt_widget.engine_cache import EngineCache
 
 __all__ = [
     "EXECUTORS",
@@ -138,6 +141,21 @@ class BuildOptions:
         For full TensorRT: timing caches do not apply to TensorRT for RTX. There ``True`` is
         answered with a note, so that code for both packages can ask for "a cache where there is
         one"; a path is refused, because a file that was asked for by name would never come to be.
+    engine_cache
+        Where engines are kept, so that the same build again is answered from the disk, or None (the
+        default). ``True`` stands for a folder in the user's cache folder; a path names another; an
+        :class:`~trt_widget.engine_cache.EngineCache` says more. Builds with functions
+        (``configure=``, ``config=``, a callable source) are never cached.
+    client
+        A ``dask.distributed.Client``: the build is a task of its cluster and runs in a child
+        process of a worker. ``plugins`` and ``timing_cache`` are then paths on the worker;
+        ``output`` and ``external_data`` stay paths here.
+    resources
+        What a worker has to have, such as ``{"GPU": 1}``, as Dask's workers declare it; with
+        ``client`` only.
+    reschedules
+        How often a build whose worker was lost is begun again by itself, once by default; with
+        ``client`` only.
     """
 
     output: Path | None
@@ -159,6 +177,10 @@ class BuildOptions:
     plugins: tuple[Path, ...] = ()
     external_data: tuple[Path, ...] = ()
     timing_cache: Path | Literal[True] | None = None
+    engine_cache: EngineCache | None = None
+    client: Any = None
+    resources: tuple[tuple[str, float], ...] = ()
+    reschedules: int = 1
     #: Whether the caller said anything about the network's creation; a callable source decides it.
     network_given: bool = False
 
@@ -195,6 +217,7 @@ class BuildOptions:
         given = {name: value for name, value in kwargs.items() if value is not None}
         if given.get("timing_cache") is False:
             del given["timing_cache"]
+        far = _check_client(given)
         if "config" in given:
             _refuse_beside_config(given)
         backend = find_backend(_backend_choice(given.get("backend")))
@@ -221,11 +244,16 @@ class BuildOptions:
             executor=_check_executor(given.get("executor", "auto")),
             grace=_check_grace(given.get("grace", DEFAULT_GRACE)),
             exclusive=_check_exclusive(given.get("exclusive")),
-            plugins=_check_plugins(given.get("plugins", ())),
+            plugins=_check_plugins(given.get("plugins", ()), far=far),
             external_data=_check_folders(given.get("external_data", ())),
-            timing_cache=_check_timing_cache(given["timing_cache"], output, backend)
+            timing_cache=_check_timing_cache(given["timing_cache"], output, backend, far=far)
             if "timing_cache" in given
             else None,
+            engine_cache=_check_engine_cache(given.get("engine_cache")),
+            client=given.get("client"),
+            resources=_check_resources(given.get("resources", {})),
+            reschedules=_check_integer("reschedules", given.get("reschedules", 1), 0, "a count")
+            or 0,
             network_given="strongly_typed" in given or bool(network_flags),
         )
 
@@ -308,6 +336,53 @@ def _check_grace(value: Any) -> float:
             "process is ended; 0 ends it at once.",
         )
     return seconds
+
+
+def _check_client(given: Mapping[str, Any]) -> bool:
+    """Check the cluster's client, and give whether there is one."""
+    client = given.get("client")
+    if client is None:
+        for name in ("resources", "reschedules"):
+            if name in given:
+                raise OptionError(
+                    f"{name}= says something about Dask's workers, and there is no client=.",
+                    "Give client= (a dask.distributed.Client), or leave it out.",
+                )
+        return False
+    # Whoever has a client has imported it.
+    kind = getattr(sys.modules.get("distributed"), "Client", None)
+    if kind is None or not isinstance(client, kind):
+        raise OptionError(
+            f"client= must be a dask.distributed.Client, not {_kind(client)}.",
+            "Make one with Client(address) or Client(cluster).",
+        )
+    if client.status in {"closed", "closing"}:
+        raise OptionError(
+            "client= is closed already.", "Make a new one with Client(address) or Client(cluster)."
+        )
+    if given.get("executor") == "thread":
+        raise OptionError(
+            "client= builds in a child process of a Dask worker, executor='thread' in this one.",
+            "Leave one of them out.",
+        )
+    return True
+
+
+def _check_resources(value: Any) -> tuple[tuple[str, float], ...]:
+    form = 'Write resources={"GPU": 1}, as the workers were started with.'
+    if not isinstance(value, Mapping):
+        raise OptionError(f"resources={value!r} is not a dict.", form)
+    checked = []
+    for name, amount in value.items():
+        try:
+            number = float(amount)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        sound = math.isfinite(number) and number > 0
+        if not isinstance(name, str) or isinstance(amount, (bool, str)) or not sound:
+            raise OptionError(f"resources: {name!r}: {amount!r} is no amount of anything.", form)
+        checked.append((name, number))
+    return tuple(checked)
 
 
 def _check_exclusive(value: Any) -> bool | None:
@@ -626,8 +701,10 @@ def _paths(option: str, value: Any) -> list[Path]:
     return paths
 
 
-def _check_plugins(value: Any) -> tuple[Path, ...]:
+def _check_plugins(value: Any, *, far: bool) -> tuple[Path, ...]:
     paths = _paths("plugins", value)
+    if far:  # they are on the machine that builds, which will see
+        return tuple(paths)
     for path in paths:
         try:
             found = path.stat()
@@ -659,7 +736,9 @@ def _check_folders(value: Any) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _check_timing_cache(value: Any, output: Path | None, backend: Backend) -> Path | Literal[True]:
+def _check_timing_cache(
+    value: Any, output: Path | None, backend: Backend, *, far: bool
+) -> Path | Literal[True]:
     if value is True:
         return True
     if backend.is_rtx:
@@ -670,12 +749,32 @@ def _check_timing_cache(value: Any, output: Path | None, backend: Backend) -> Pa
             "TensorRT for RTX keeps between runs is the runtime cache, which belongs to the "
             "program that runs the engine.",
         )
+    if far:  # on the machine that builds, which will see
+        return _paths("timing_cache", value)[0]
     path = _check_target_file("timing_cache", "timing cache", value, OptionError)
     if output is not None and os.path.realpath(path) == os.path.realpath(output):
         raise OptionError(
             f"timing_cache= and output= are the same file, {str(path)!r}.", "Choose another name."
         )
     return path
+
+
+def _check_engine_cache(value: Any) -> EngineCache | None:
+    if value is None or value is False:
+        return None
+    from trt_widget.engine_cache import EngineCache
+
+    if isinstance(value, EngineCache):
+        return value
+    if value is True:
+        return EngineCache()
+    if not isinstance(value, (str, os.PathLike)):
+        raise OptionError(
+            f"engine_cache={value!r:.200} is no cache.",
+            "Give True for a folder in your cache folder, the path of another folder, or an "
+            "EngineCache.",
+        )
+    return EngineCache(value)
 
 
 def check_output(path: Any) -> Path:
