@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Content", "Piece", "content_of", "hash_file"]
+__all__ = ["BLOCK", "Content", "Piece", "content_of", "hash_file", "piece_of"]
 
 #: Bytes between two looks at whether somebody wants this to stop: some milliseconds.
 BLOCK: Final = 4 * 1024 * 1024
@@ -186,12 +186,13 @@ def content_of(
     name = _MODEL
     while os.path.normcase(name) in taken:
         name = f"_{name}"
-    pieces = [_piece(name, model, step)]
-    pieces += [_piece(location, model.parent / location, step) for location in followed]
+    pieces = [piece_of(name, model, step)]
+    pieces += [piece_of(location, model.parent / location, step) for location in followed]
     return Content(tuple(pieces), tuple(refused))
 
 
-def _piece(name: str, path: Path, step: Callable[[], object]) -> Piece:
+def piece_of(name: str, path: Path, step: Callable[[], object] = lambda: None) -> Piece:
+    """Read all of one file; as :func:`content_of` in everything else."""
     hashed = hash_file(path, step)
     return Piece(name, path, hashed.state.size, hashed.sha256, hashed.state, hashed.fresh)
 

@@ -23,7 +23,15 @@ from trt_widget.errors import SaveError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_whole", "map_file", "read_or_map", "save_atomically", "save_identified", "write_all"]
+__all__ = [
+    "is_whole",
+    "map_file",
+    "read_or_map",
+    "save_atomically",
+    "save_identified",
+    "save_private",
+    "write_all",
+]
 
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 
@@ -32,6 +40,8 @@ LARGE: Final = 64 * 1024 * 1024
 
 # One write() call takes at most 2 GiB - 4 KiB on Linux; smaller pieces let an interrupt through.
 _PIECE: Final = 64 * 1024 * 1024
+
+_PRIVATE: Final = 0o600
 
 _CAUSES: Final = {
     errno.ENOSPC: (
@@ -139,6 +149,23 @@ def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tupl
     return target, (written.st_dev, written.st_ino)
 
 
+def save_private(parts: tuple[Any, ...], path: Path) -> None:
+    """Write parts, one after the other, to a file that only this user may read.
+
+    As :func:`save_atomically`, but a power cut can leave less than the whole file: it is for what
+    can be made again, and is checked when it is read.
+
+    Raises
+    ------
+    OSError
+        The file could not be written. The old file is intact and no temporary file is left.
+    """
+    with _temporary_name(path.parent) as temporary:
+        if not _write_unnamed(temporary, parts, _PRIVATE, flush=False):
+            _write(temporary, parts, _PRIVATE, flush=False)
+        _replace(temporary, path)
+
+
 def map_file(file: str | os.PathLike[str] | int) -> memoryview:
     """Map a whole file, read-only: its bytes without a copy, for as long as the result lives.
 
@@ -241,7 +268,7 @@ def _token() -> str:
     return secrets.token_hex(8)
 
 
-def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
+def _write_unnamed(temporary: Path, data: Any, mode: int | None, *, flush: bool = True) -> bool:
     """Write to a file without a name and give it ``temporary``; False where that is impossible.
 
     A link cannot replace a file, so the name is a temporary one; it exists for an instant only.
@@ -250,7 +277,8 @@ def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
     if unnamed is None:  # not Linux
         return False
     try:
-        descriptor = os.open(temporary.parent, os.O_WRONLY | unnamed | _CLOEXEC, 0o666)
+        access = 0o666 if mode is None else mode & 0o666
+        descriptor = os.open(temporary.parent, os.O_WRONLY | unnamed | _CLOEXEC, access)
     except OSError:
         # Not this file system (NFS, FUSE, old overlays), or what the other way will say better.
         return False
@@ -260,7 +288,8 @@ def _write_unnamed(temporary: Path, data: Any, mode: int | None) -> bool:
         write_all(descriptor, data)
         if mode is not None:
             os.chmod(descriptor, mode)  # noqa: PTH101 - a descriptor, not a path
-        os.fsync(descriptor)
+        if flush:
+            os.fsync(descriptor)
         return _link(descriptor, temporary)
     finally:
         os.close(descriptor)
@@ -296,26 +325,28 @@ def _link(descriptor: int, name: Path) -> bool:
     return True
 
 
-def _write(temporary: Path, data: Any, mode: int | None) -> None:
+def _write(temporary: Path, data: Any, mode: int | None, *, flush: bool = True) -> None:
     # Opened with 0o666 and not through tempfile (0o600): the kernel takes the umask off, and
     # reading the umask is not thread-safe.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | _CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666)
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode & 0o666)
     try:
         write_all(descriptor, data)
         if mode is not None:
             os.chmod(temporary, mode)  # noqa: PTH101
-        os.fsync(descriptor)
+        if flush:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def write_all(descriptor: int, data: Any) -> None:
-    """Write all of ``data``; one call of the system takes at most 2 GiB."""
-    with memoryview(data) as whole, whole.cast("B") as view:
-        done = 0
-        while done < len(view):
-            done += os.write(descriptor, view[done : done + _PIECE])
+    """Write all of ``data``, or of a tuple's parts; one call of the system takes at most 2 GiB."""
+    for part in data if isinstance(data, tuple) else (data,):
+        with memoryview(part) as whole, whole.cast("B") as view:
+            done = 0
+            while done < len(view):
+                done += os.write(descriptor, view[done : done + _PIECE])
 
 
 def _replace(temporary: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trt_widget.backend import Backend
 
-__all__ = ["load_plugins"]
+__all__ = ["load_plugins", "other_plugins"]
 
 # What a library has whose plugins IPluginRegistry.load_library registers. The plugins of others
 # register themselves when the library is loaded (REGISTER_TENSORRT_PLUGIN).
@@ -30,6 +30,8 @@ _ELF_LOAD: Final = 1  # PT_LOAD
 # Loaded in this process, by package and path. Nothing is ever unloaded: the registry points into
 # the libraries.
 _loaded: Final[dict[tuple[str, Path], Any]] = {}
+# The plugins that each of them has registered.
+_registered: Final[dict[tuple[str, Path], frozenset[str]]] = {}
 _one_at_a_time: Final = threading.Lock()
 
 
@@ -55,6 +57,20 @@ def load_plugins(paths: Iterable[Path], backend: Backend) -> list[str]:
     return notes
 
 
+def other_plugins(paths: Iterable[Path], backend: Backend, logger: Any = None) -> list[str]:
+    """Name the plugins that are registered in this process, but for those of some libraries.
+
+    In a process that has only built, these are TensorRT's own. A notebook can have others: loaded
+    for an earlier build, or by the user's own code.
+    """
+    with _one_at_a_time:
+        if hasattr(backend.module, "init_libnvinfer_plugins"):
+            backend.module.init_libnvinfer_plugins(logger, "")
+        asked = {(backend.name, path) for path in paths}
+        theirs = [_registered[library] for library in asked if library in _registered]
+        return sorted(_names(_registry(backend)).difference(*theirs))
+
+
 def _load(path: Path, backend: Backend) -> str | None:
     if _is_cut_off(path):
         raise OptionRejected(
@@ -62,6 +78,7 @@ def _load(path: Path, backend: Backend) -> str | None:
         )
     registry = _registry(backend)
     before = _count(registry)
+    named = _names(registry)
     # The system's loader first: TensorRT's own call says nothing about why it fails, and closes a
     # library that has no entry point although its plugins are registered (measured, RTX 1.7.1).
     try:
@@ -82,6 +99,7 @@ def _load(path: Path, backend: Backend) -> str | None:
                 "Check that it was built for this version of TensorRT.",
             ) from error
     _loaded[backend.name, path] = (library, handle)
+    _registered[backend.name, path] = frozenset(_names(registry) - named)
     if handle is None and before is not None and _count(registry) == before:
         return (
             f"plugins: {path.name} was loaded, but it registered no plugin that {backend} did not "
@@ -127,3 +145,12 @@ def _count(registry: Any) -> int | None:
     """Return how many plugins are registered, or None where the package does not say."""
     creators = getattr(registry, "all_creators", None)
     return None if creators is None else len(creators)
+
+
+def _names(registry: Any) -> set[str]:
+    """Name what is registered, as far as the package says."""
+    parts = ("plugin_namespace", "name", "plugin_version")
+    return {
+        "/".join(str(getattr(creator, part, "")) for part in parts)
+        for creator in getattr(registry, "all_creators", ())
+    }

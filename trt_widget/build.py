@@ -106,8 +106,8 @@ class BuildResult:
     duration_s
         Seconds from the start of ``running`` to the end.
     ended_by
-        ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"``,
-        ``"terminated"`` or ``"killed"`` (the child process was ended after the grace),
+        ``"completed"``, ``"cached"`` (the engine was built before, and is from the engine cache),
+        ``"step"`` (``step_complete`` answered False), ``"before build"``, ``"terminated"`` or ``"killed"`` (the child process was ended after the grace),
         ``"crashed"`` (it ended by itself), ``"error"`` or ``"unknown"``.
     stop_latency_s
         Seconds from the request to cancel to the end, or ``None`` without one.
@@ -190,6 +190,8 @@ class Build:
         - ``exclusive``: whether builds of other processes on the device are waited for
         - ``plugins``: paths of plugin libraries; ``external_data``: folders of weight files
         - ``timing_cache``: path, or True for a file in your cache folder; for full TensorRT
+        - ``engine_cache``: True, a folder or an ``EngineCache``: the same build again is answered
+          from the disk
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
 
     Raises

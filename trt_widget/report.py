@@ -82,6 +82,7 @@ _PLACES: Final = {
 }
 _ENDINGS: Final = {
     "completed": "the builder returned an engine",
+    "cached": "the engine was built before",
     "step": "stopped at a step",
     "before build": "before TensorRT's builder ran",
     "terminated": "the build process was terminated",

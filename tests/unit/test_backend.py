@@ -244,8 +244,12 @@ class FakeDriver:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:  # noqa: N802
-        value._obj.value = {75: 12, 76: device.value}[attribute]
+        value._obj.value = {75: 12, 76: device.value, 16: 132}[attribute]
         return 0
+
+    def cuDeviceTotalMem_v2(self, size: Any, device: Any) -> int:  # noqa: N802
+        size._obj.value = (80 + device.value) << 30
+        return self.code
 
     def cuDeviceGetUuid_v2(self, uuid: Any, device: Any) -> int:  # noqa: N802
         uuid[0], uuid[15] = 0xAB, device.value
@@ -262,7 +266,10 @@ class FakeDriver:
 
 def test_gpus_of_a_driver(driver: FakeDriver) -> None:
     uuid = "GPU-ab000000-0000-0000-0000-00000000000"
-    assert gpus() == (Gpu(0, "GPU 0", "SM120", f"{uuid}0"), Gpu(1, "GPU 1", "SM121", f"{uuid}1"))
+    assert gpus() == (
+        Gpu(0, "GPU 0", "SM120", f"{uuid}0", 132, 80 << 30),
+        Gpu(1, "GPU 1", "SM121", f"{uuid}1", 132, 81 << 30),
+    )
     assert gpu_info() == ["GPU 0", "GPU 1"]
     assert use_device(1).name == "GPU 1"
     assert driver.current == 101

@@ -36,9 +36,9 @@ class Outcome:
     error
         Why it failed.
     ended_by
-        ``"completed"``, ``"step"`` (``step_complete`` answered False), ``"before build"`` (stopped
-        before TensorRT's builder ran), ``"terminated"``, ``"killed"``, ``"crashed"``, ``"error"``
-        or ``"unknown"``.
+        ``"completed"``, ``"cached"`` (the engine was built before), ``"step"`` (``step_complete``
+        answered False), ``"before build"`` (stopped before TensorRT's builder ran),
+        ``"terminated"``, ``"killed"``, ``"crashed"``, ``"error"`` or ``"unknown"``.
     reason
         Reason of a cancel where the build did not ask for it itself.
     time
@@ -74,18 +74,21 @@ class Hooks:
         There is something to drain before the next tick.
     cancel
         Asks this build to stop, with a reason: for a build that waits for it.
+    pending
+        It has to wait for something that is no build; the argument names it.
     """
 
     running: Callable[[], None]
     waiting: Callable[[str], None]
     changed: Callable[[], None]
     cancel: Callable[[str], None]
+    pending: Callable[[str], None] = lambda _what: None
 
 
 class Executor(Protocol):
     """What a build needs of the place where its builder runs."""
 
-    #: Name shown to people: ``"thread"``, ``"process"``, ``"attached"``, ``"followed"``.
+    #: Name shown to people: ``"thread"``, ``"process"``, ``"dask"``, ``"attached"`` ...
     kind: str
 
     def start(self, hooks: Hooks) -> None:

@@ -115,6 +115,7 @@ _FRESH_S = 1.0
 _STATUSES = ("succeeded", "cancelled", "failed", "ended")
 _ENDED_BY = (
     "completed",
+    "cached",
     "step",
     "before build",
     "terminated",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis
 from trt_widget._files import save_identified
-from trt_widget.backend import gpus
+from trt_widget.backend import gpus, processor_name
+from trt_widget.engine_cache import Lookup
 from trt_widget.errors import (
     BuildCancelled,
     BuildError,
@@ -134,8 +135,13 @@ class Worker:
         def cancelled() -> bool:
             return monitor.cancel_requested
 
+        lookup = Lookup(source, options, self._backend, self._logger)
+        outcome = self._from_cache(lookup)
+        if outcome is not None:
+            return outcome
+        began = self.now()
         prepared = prepare(
-            source,
+            lookup.source,
             options,
             self._backend,
             self._logger,
@@ -153,7 +159,12 @@ class Worker:
         cache = prepared.timing_cache["state"]
         self._ready.append(
             NetworkReady(
-                self.now(), **facts, network=known.digest, size=known.size, timing_cache=cache
+                self.now(),
+                **facts,
+                network=known.digest,
+                size=known.size,
+                timing_cache=cache,
+                processor=processor_name(),
             )
         )
         if cancelled():
@@ -181,13 +192,40 @@ class Worker:
                 self._backend, messages, prepared, in_child=self._in_child
             )
         engine = memoryview(serialized)
-        if options.output is not None:
+        lookup.keep(engine, duration_s=time - began, device=facts["device"], layers=facts["layers"])
+        return self._finished(engine, "completed", time, [*lookup.notes, *notes], facts)
+
+    def _from_cache(self, lookup: Lookup) -> Outcome | None:
+        """Give the outcome of a build that was done before, if there is one."""
+
+        def step() -> None:
+            if self.monitor.cancel_requested:
+                raise BuildCancelled
+
+        found = lookup.find(step)
+        if found is None:
+            return None
+        facts = {"layers": found.layers, "device": found.device}
+        notes = [*lookup.notes, found.note]
+        return self._finished(found.engine, "cached", self.now(), notes, facts)
+
+    def _finished(
+        self,
+        engine: memoryview,
+        ended_by: str,
+        time: float,
+        notes: list[str],
+        facts: dict[str, Any],
+    ) -> Outcome:
+        """Make the outcome of a build that has an engine; it is saved where that is wanted."""
+        output = self._options.output
+        if output is not None:
             try:
-                _, file = save_identified(engine, options.output)
+                _, file = save_identified(engine, output)
                 facts["engine_file"] = list(file)
             except SaveError as error:
                 return Outcome("failed", engine, error, "error", None, time, tuple(notes), facts)
-        return Outcome("succeeded", engine, None, "completed", None, time, tuple(notes), facts)
+        return Outcome("succeeded", engine, None, ended_by, None, time, tuple(notes), facts)
 
     def _device(self) -> str:
         """Name what is built on; ``prepare`` has checked that the GPU is there."""

@@ -56,7 +56,9 @@ REQUEST_OPTIONS: Final = (
     "backend",
 )
 #: What only the operator decides: it runs code, or reads and writes anywhere.
-_OPERATORS: Final = ("configure", "config", "plugins", "external_data", "executor", "exclusive")
+_OPERATORS: Final = (
+    *("configure", "config", "plugins", "external_data", "executor", "exclusive", "engine_cache"),
+)
 #: Characters of a path: the most that Linux takes.
 _MAX_PATH: Final = 4096
 #: Seconds after its end during which a build's stream is kept whole for slow readers.
