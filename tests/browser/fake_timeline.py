@@ -31,6 +31,8 @@ class FakeBuild:
         self.status = "running"
         self.origin = time.perf_counter()
         self.subscribers: list[Any] = []
+        #: Whether its drain thread has left.
+        self.told = False
 
     def now(self) -> float:
         """Seconds since the origin, or the end."""

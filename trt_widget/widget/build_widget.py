@@ -7,11 +7,12 @@ import logging
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import traitlets
 
 from trt_widget.build import FINAL, Build, BuildResult
+from trt_widget.errors import OptionError
 from trt_widget.events import StatusChanged
 from trt_widget.widget import kernel
 from trt_widget.widget.models import BuildCard, CancelChannel
@@ -81,6 +82,7 @@ class BuildWidget(BuildCard):
         - ``exclusive``: whether builds of other processes on the device are waited for
         - ``plugins``: paths of plugin libraries; ``external_data``: folders of weight files
         - ``timing_cache``: path, or True for one per version and GPU; for full TensorRT
+        - ``engine_cache``: True or a folder: the same build again is answered from the disk
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
 
     Attributes
@@ -122,6 +124,43 @@ class BuildWidget(BuildCard):
         build = Build(source, **options)
         super().__init__()
         self._bind(build)
+
+    @classmethod
+    def of(cls, build: Build) -> BuildWidget:
+        """Show a build that exists already.
+
+        Its Cancel cancels the build, as everywhere. :meth:`close` closes the view and leaves the
+        build as it is: it belongs to whoever made it.
+
+        Parameters
+        ----------
+        build
+            Of whatever kind and in whatever state; it may have more than one view.
+
+        Raises
+        ------
+        OptionError
+            It is no :class:`~trt_widget.Build`.
+        """
+        if not isinstance(build, Build):
+            raise OptionError(
+                f"BuildWidget.of() was given a {type(build).__name__}, which is no build.",
+                "Give a Build; BuildWidget(...) makes one from a model.",
+            )
+        self = cls._of(build)
+        _cells.enter(self)
+        return self
+
+    @classmethod
+    def _of(cls, build: Build) -> BuildWidget:
+        """Make such a view for another one, that no cell replaces."""
+        self = cls.__new__(cls)
+        BuildCard.__init__(self)
+        self._bind(build, borrowed=True)
+        if build.status in FINAL:
+            # Its drain thread may have left, and the other one finds it done.
+            self._on_batch([])
+        return self
 
     @classmethod
     def attach(
@@ -206,12 +245,15 @@ class BuildWidget(BuildCard):
         self._bind(build)
         return self.start()
 
-    def _bind(self, build: Build) -> None:
+    def _bind(self, build: Build, *, borrowed: bool = False) -> None:
         self._build = build
+        #: Whether the build belongs to somebody else.
+        self._borrowed = borrowed
+        self._unsubscribe: Callable[[], None] | None = None
         self._saved = SavedResult(build)
         self._saved_final = False
         self._faulty: set[str] = set()
-        self._view: CardView | None = CardView(build, self, self._saved.build_id)
+        self._view: CardView | None = CardView(build, self, self._saved.mark)
         self._displayed = False
         self._seen = "pending"
         channel = CancelChannel()
@@ -222,8 +264,9 @@ class BuildWidget(BuildCard):
         self.timeline = Timeline(build)
         with self.hold_sync():
             self.header = self._view._header()  # noqa: SLF001 - the same package
-        build.subscribe(_updater(weakref.ref(self)), every_tick=True)
-        _cells.enter(self)
+        self._unsubscribe = build.subscribe(_updater(weakref.ref(self)), every_tick=True)
+        if not borrowed:
+            _cells.enter(self)
 
     # ------------------------------------------------------------------ the build
 
@@ -376,9 +419,12 @@ class BuildWidget(BuildCard):
         self._build.__exit__(kind, error, traceback)
 
     def close(self) -> None:
-        """Cancel the build if it runs, and close every comm; what it found stays readable."""
+        """Cancel the build if it runs, and close every comm; what it found stays readable.
+
+        A view made by :meth:`of` leaves the build alone.
+        """
         build = self.__dict__.get("_build")
-        if build is not None:
+        if build is not None and not self._borrowed:
             build.close()
         self._close_view()
 
@@ -446,6 +492,8 @@ class BuildWidget(BuildCard):
             view, self._view = self.__dict__.get("_view"), None
             if view is None:
                 return
+        if self._borrowed and self._unsubscribe is not None:
+            self._unsubscribe()
         view.close()
         self._channel.close()
         if self.timeline is not None:
@@ -511,20 +559,27 @@ def _request_handler(reference: weakref.ref[Build]) -> Callable[..., None]:
     return handle
 
 
+class Replaceable(Protocol):
+    """A widget that can make room for another one."""
+
+    def _replace(self) -> None:
+        """Close, now or when what it shows has ended."""
+
+
 class _Cells:
     """The widgets that cells have made: a cell that runs again replaces its own."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._made: dict[str, tuple[str, list[weakref.ref[BuildWidget]]]] = {}
+        self._made: dict[str, tuple[str, list[weakref.ref[Replaceable]]]] = {}
 
-    def enter(self, widget: BuildWidget) -> None:
+    def enter(self, widget: Replaceable) -> None:
         """Note a new widget, and replace those of an earlier run of the same cell."""
         where = kernel.current_cell()
         if where is None:
             return
         cell, execution = where
-        earlier: list[weakref.ref[BuildWidget]] = []
+        earlier: list[weakref.ref[Replaceable]] = []
         with self._lock:
             before = self._made.get(cell)
             kept = before[1] if before and before[0] == execution else []
@@ -536,7 +591,7 @@ class _Cells:
             if old is not None:
                 old._replace()
 
-    def leave(self, widget: BuildWidget) -> None:
+    def leave(self, widget: Replaceable) -> None:
         """Forget a closed widget."""
         with self._lock:
             for cell, (execution, references) in list(self._made.items()):

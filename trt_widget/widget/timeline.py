@@ -152,7 +152,8 @@ class Timeline(anywidget.AnyWidget):
                 return
             if build.status in FINAL:
                 self.data = self._feed.whole()
-                build.call_later(AGAIN_S, _sender(weakref.ref(self)))
+                if not build.told:  # else there is no drain thread any more
+                    build.call_later(AGAIN_S, _sender(weakref.ref(self)))
                 return
             while self._requests:
                 self._feed.take(self._requests.popleft())

@@ -147,7 +147,8 @@ class CardView:
         self._header_sent = now
         if final and not self._finished:
             self._finished = True
-            build.call_later(AGAIN_S, self.send_again)
+            if not build.told:  # else there is no drain thread any more
+                build.call_later(AGAIN_S, self.send_again)
 
     def send_again(self) -> None:
         """Send the whole state once more."""
