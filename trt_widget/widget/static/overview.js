@@ -539,7 +539,7 @@ class Row {
   /** @param {Sent} sent @param {(index: number) => void} onCancel */
   constructor(sent, onCancel) {
     this.sent = sent;
-    this.cancel = button("trt-q-cancel", () => onCancel(this.index));
+    this.cancel = button("trt-q-stop", () => onCancel(this.index));
     this.#bar.setAttribute("aria-valuemin", "0");
     this.#bar.setAttribute("aria-valuemax", "100");
     this.#bar.append(this.#fill);
@@ -594,7 +594,7 @@ class Row {
 
     const running = status === "running" || status === "cancelling";
     const done = status === "succeeded" ? 1 : progress === null ? null : Math.min(progress, MOST);
-    setShown(this.#bar, status !== "pending" || done !== null);
+    setShown(this.#bar, running || done !== null);
     setAttribute(this.#bar, "aria-label", `Progress of ${name}`);
     setAttribute(this.#bar, "aria-valuenow", done === null ? null : String(Math.floor(done * 100)));
     setAttribute(this.#bar, "aria-valuetext", done === null ? word : `${word}, ${percent(done)}`);
@@ -864,7 +864,7 @@ class View {
       headings.append(heading);
       this.#headings.push({ sort, cell: heading, mark });
     }
-    const last = part("trt-q-heading trt-q-cancel-heading", "columnheader");
+    const last = part("trt-q-heading trt-q-cancel", "columnheader");
     last.append(Object.assign(make("span", "trt-q-unseen"), { textContent: "Cancel" }));
     headings.append(last);
     const group = part("trt-q-top", "rowgroup");
