@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trt_widget.build import Build, BuildResult
     from trt_widget.build_queue import BuildQueue
     from trt_widget.comparison import CompareError, Comparison, compare
+    from trt_widget.engine_cache import EngineCache
     from trt_widget.errors import (
         BackendNotFound,
         BuildCancelled,
@@ -56,6 +57,7 @@ __all__ = [
     "CompareError",
     "Comparison",
     "ConfigureFailed",
+    "EngineCache",
     "ExtraMissing",
     "History",
     "OptionError",
@@ -85,6 +87,7 @@ _HOME = {
     "BuildWidget": "widget",
     "CompareError": "comparison",
     "Comparison": "comparison",
+    "EngineCache": "engine_cache",
     "History": "history",
     "PhaseTree": "phases",
     "ProgressMonitor": "monitor",

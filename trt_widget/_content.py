@@ -6,6 +6,7 @@ goes by is coarser: :mod:`trt_widget.identity`.)
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -20,10 +21,11 @@ from trt_widget._onnx import UncheckedError, find_external
 from trt_widget.diagnosis import refused_locations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import io
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["BLOCK", "Content", "Piece", "content_of", "hash_file", "piece_of"]
+__all__ = ["BLOCK", "Content", "Piece", "content_of", "hash_file", "opened", "piece_of"]
 
 #: Bytes between two looks at whether somebody wants this to stop: some milliseconds.
 BLOCK: Final = 4 * 1024 * 1024
@@ -94,9 +96,7 @@ class Piece:
         """
         if isinstance(self.source, bytes):
             return self.source[offset : offset + size]
-        descriptor = os.open(self.source, _READ)
-        with os.fdopen(descriptor, "rb") as file:
-            _regular(descriptor, self.name)
+        with opened(self.source) as (file, _):
             file.seek(offset)
             return file.read(size)
 
@@ -222,9 +222,8 @@ def hash_file(path: Path, step: Callable[[], object] = lambda: None) -> _Hashed:
         It cannot be read, is no regular file, or was changed meanwhile.
     """
     began = time.time()
-    descriptor = os.open(path, _READ)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        state = _regular(descriptor, path.name)
+    with opened(path) as (file, found):
+        state = _state(found)
         with _lock:
             known = _remembered.get(str(path))
             if known is not None and known.state == state:
@@ -235,7 +234,7 @@ def hash_file(path: Path, step: Callable[[], object] = lambda: None) -> _Hashed:
         while count := file.readinto(block):
             seen.update(block[:count])
             step()
-        if _state(os.fstat(descriptor)) != state:
+        if _state(os.fstat(file.fileno())) != state:
             raise OSError(errno.EBUSY, "the file was changed while it was read", path.name)
     fresh = began - max(state.changed_ns, state.status_changed_ns) / 1e9 < _FRESH_S
     hashed = _Hashed(seen.hexdigest(), state, fresh)
@@ -248,11 +247,29 @@ def hash_file(path: Path, step: Callable[[], object] = lambda: None) -> _Hashed:
     return hashed
 
 
-def _regular(descriptor: int, name: str) -> _State:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", name)
-    return _state(found)
+@contextlib.contextmanager
+def opened(path: Path, flags: int = 0) -> Iterator[tuple[io.BufferedReader, os.stat_result]]:
+    """Open a regular file, and tell its state; nobody waits for what is none.
+
+    Parameters
+    ----------
+    flags
+        More of ``os.open``.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, _READ | flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path.name)
+        with open(descriptor, "rb", closefd=False) as file:
+            yield file, found
+    finally:
+        os.close(descriptor)
 
 
 def _state(found: os.stat_result) -> _State:

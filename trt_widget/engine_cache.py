@@ -12,6 +12,7 @@ it. A cache only saves time: whatever is wrong with it is a note of the build, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._content import BLOCK, content_of, piece_of
+from trt_widget._content import BLOCK, content_of, opened, piece_of
 from trt_widget._files import LARGE, map_file, save_private
 from trt_widget._plugins import other_plugins
 from trt_widget._text import duration
@@ -62,9 +63,6 @@ _END: Final = struct.Struct("<Q8s")
 _MARK: Final = b"TRTWeng1"
 _LONGEST_JSON: Final = 64 * 1024
 _LONGEST_S: Final = 1e10
-_READ: Final = os.O_RDONLY | sum(
-    getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
-)
 _GIB: Final = 1 << 30
 
 #: The options that are part of the key: all that have an influence on the engine.
@@ -550,14 +548,10 @@ def _hash(data: memoryview) -> str:
 
 
 def _read(path: Path, key: str, step: Callable[[], object]) -> CachedEngine:
-    descriptor = os.open(path, _READ)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(None, "an entry is not a regular file")
+    # An engine can hold code, and its own hash vouches for nothing: only the user's files count.
+    with opened(path, getattr(os, "O_NOFOLLOW", 0)) as (file, state):
         if hasattr(os, "geteuid") and state.st_uid != os.geteuid():
-            # An engine can hold code, and its own hash vouches for nothing.
-            raise OSError(None, "an entry belongs to another user")
+            raise OSError(errno.EPERM, "an entry belongs to another user")
         about = _tail(file, state.st_size, key)
         size = about["size"]
         file.seek(0)
@@ -575,7 +569,7 @@ def _read(path: Path, key: str, step: Callable[[], object]) -> CachedEngine:
             step()
         if seen.hexdigest() != about["sha256"]:
             raise DamagedError("its hash is another one")
-        engine = memoryview(b"".join(parts)) if size <= LARGE else map_file(os.dup(descriptor))
+        engine = memoryview(b"".join(parts)) if size <= LARGE else map_file(os.dup(file.fileno()))
     if engine.nbytes < size:
         raise DamagedError("it is cut short")
     return CachedEngine(

@@ -167,7 +167,7 @@ def test_an_unchanged_file_is_read_once(model: Path, monkeypatch: pytest.MonkeyP
     hash_file(model, lambda: blocks.append(None))
     hash_file(model, lambda: blocks.append(None))
     assert len(blocks) == 2
-    monkeypatch.setattr(_content.time, "time", lambda now=time.time: now() + 60)
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 60)
     hashed = hash_file(model, lambda: blocks.append(None))
     assert len(blocks) == 3
     assert hash_file(model, lambda: blocks.append(None)) == hashed
@@ -187,7 +187,7 @@ def test_an_unchanged_file_is_read_once(model: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_content.time, "time", lambda now=time.time: now() + 60)
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 60)
     monkeypatch.setattr(_content, "_MOST_REMEMBERED", 3)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
@@ -201,7 +201,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_change_afterwards_is_seen(
     model: Path, later: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_content.time, "time", lambda now=time.time: now() + later)
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + later)
     found = content_of(model)
     assert found.is_current()
     weights = model.with_name("weights.bin")
