@@ -107,8 +107,9 @@ class BuildResult:
         Seconds from the start of ``running`` to the end.
     ended_by
         ``"completed"``, ``"cached"`` (the engine was built before, and is from the engine cache),
-        ``"step"`` (``step_complete`` answered False), ``"before build"``, ``"terminated"`` or ``"killed"`` (the child process was ended after the grace),
-        ``"crashed"`` (it ended by itself), ``"error"`` or ``"unknown"``.
+        ``"step"`` (``step_complete`` answered False), ``"before build"``, ``"terminated"`` or
+        ``"killed"`` (the child process was ended after the grace), ``"crashed"`` (it ended by
+        itself), ``"error"`` or ``"unknown"``.
     stop_latency_s
         Seconds from the request to cancel to the end, or ``None`` without one.
     reason
@@ -317,28 +318,15 @@ class Build:
         self._own_name = name
         return self
 
-    def again(self, **changes: Any) -> Build:
-        """Make a new build of the same source in the same way, under the same name; not started.
+    @classmethod
+    def checked(cls, source: Source, options: BuildOptions, name: str) -> Build:
+        """Make a build of what was checked already; paths mean what they meant then.
 
         Parameters
         ----------
-        **changes
-            Options that are to be others, in the form that :class:`BuildOptions` has them in.
-
-        Raises
-        ------
-        BuildStateError
-            Its source is not known: it is attached or followed.
+        name
+            What to call it.
         """
-        if self._source is None:
-            raise BuildStateError(
-                f"The build of {self.name} is run by somebody else.", remedy="Start it there again."
-            )
-        options = dataclasses.replace(self.options, **changes)
-        return type(self)._of(self._source, options, self.name)  # noqa: SLF001 - its own class
-
-    @classmethod
-    def _of(cls, source: Source, options: BuildOptions, name: str) -> Build:
         self = cls.__new__(cls)
         self.options = options
         self._source = source

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -22,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_widget._wake import Wake
-from trt_widget.build import FINAL, BuildResult
+from trt_widget.build import FINAL, Build, BuildResult
 from trt_widget.errors import (
     BuildCancelled,
     BuildCrashed,
@@ -30,11 +31,16 @@ from trt_widget.errors import (
     BuildFailed,
     BuildStateError,
     OptionError,
+    OutputError,
     check_reason,
 )
+from trt_widget.executors.isolation import gpus_apart
 from trt_widget.options import OPTION_NAMES
-from trt_widget.queue_jobs import Job, JobRow, make_jobs
+from trt_widget.queue_cluster import address_of, in_flight, slots
+from trt_widget.queue_estimate import LookBack, Outlook, State, outlook
+from trt_widget.queue_jobs import Job, JobRow, UnknownJobError, make_jobs
 from trt_widget.queue_plan import Plan, Start
+from trt_widget.queue_store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -44,29 +50,87 @@ if TYPE_CHECKING:
     from trt_widget.backend import Gpu
     from trt_widget.events import Event
 
-__all__ = ["BuildQueue", "Job", "JobRow"]
+__all__ = ["BuildQueue", "Job", "JobRow", "UnknownJobError"]
+
+#: Jobs that have ended whose builds are kept whole, and bytes of their engines in all.
+KEPT: Final = 16
+KEPT_BYTES: Final = 256 * 1024 * 1024
 
 #: Seconds between two looks at what runs, and between two when something has just ended.
 TICK_S: Final = 0.25
 _SHORT_TICK_S: Final = 0.02
 #: Seconds after which the subscribers are told that there is nothing new.
 SIGN_OF_LIFE_S: Final = 1.0
-#: How long leaving the interpreter waits for a queue's thread, in seconds.
-_EXIT_WAIT_S: Final = 2.0
+#: Seconds between two estimates of the time left, and between two looks at a cluster's size.
+JUDGE_S: Final = 1.0
+_ASK_S: Final = 5.0
+
+_STATUSES: Final = ("pending", "running", "cancelling", "succeeded", "cancelled", "failed")
 
 _log = logging.getLogger("trt_widget")
 _numbers = itertools.count(1)
 
 
 class BuildQueue:
-    """Builds of one queue.
+    """Many builds in the background: as many at once as the machine or the cluster takes well.
 
     ::
 
-        q = BuildQueue({"o3": {"optimization_level": 3}, "o5": {"optimization_level": 5}},
-                       source="r50.onnx").start()
+        q = BuildQueue(
+            {"o3": {"optimization_level": 3}, "o5": {"optimization_level": 5}},
+            source="resnet50.onnx",
+            output_dir="engines",
+        ).start()
         q.wait()
         q.results()
+
+    A build that fails does not stop the others. The jobs begin in their order. A second queue waits
+    until the first one of this process has ended, or of its cluster; :attr:`waiting_for` names it.
+
+    Parameters
+    ----------
+    jobs
+        By name: a model, or a dict of the arguments of a :class:`~trt_widget.Build`, with the model
+        as ``"source"``.
+    workers
+        How many child processes build at once. By default one for each GPU (times ``per_device``),
+        or without a GPU half as many as there are cores. On a cluster: how many builds are handed
+        to it at most.
+    client
+        A ``distributed.Client``: then the builds run on its cluster.
+    resources
+        What each build needs of a Dask worker, such as ``{"GPU": 1}``.
+    retries
+        How often a build whose process or Dask worker has died begins again. One that fails
+        otherwise, is cancelled or runs out of its ``timeout`` never does.
+    per_device
+        How many build on one GPU at once; 1 by default, since two that time tactics on one GPU
+        spoil each other's engines. With more they do not wait for builds of other processes either.
+    devices
+        Indexes of the GPUs for jobs without ``device``; each gets the first that is free. By
+        default all, where they are of one kind, else the first.
+    engine_cache
+        As of a build, but on by default: the same build again is answered from disk. False: off.
+    output_dir
+        A folder, made where it is missing: the engine of a job without ``output`` goes to its
+        name with ``.engine`` in it. Without this, engines are kept in a temporary file and are
+        gone with the queue.
+    name
+        What to call the queue.
+    **options
+        Arguments of every job that does not have its own, ``source`` included.
+
+    Raises
+    ------
+    OptionError
+        Wrong arguments, no job, a name that is none, two jobs that would write to one file.
+    BuildError
+        Whatever a build raises when it is made, with the job's name in front.
+
+    Notes
+    -----
+    Of jobs that have ended, the builds of the latest are kept whole (:data:`KEPT`); of the others
+    the engine and the record, in a temporary file.
     """
 
     def __init__(
@@ -89,20 +153,23 @@ class BuildQueue:
         self._per_device = _check_count("per_device", per_device, 1)
         self._devices = _check_devices(devices)
         self._client = client
-        self._number = next(_numbers)
-        self._own_name = name
-        folder = None if output_dir is None else _make_folder(output_dir)
-        defaults: dict[str, Any] = {
-            "engine_cache": engine_cache,
-            "client": client,
-            "resources": resources,
-            "reschedules": 0 if client is not None else None,
-        }
+        self._resources = resources
+        self._own_name = _check_queue_name(name)
+        if client is None:
+            _refuse("resources", resources, "client=, and for GPUs of this machine use devices=")
+        else:
+            for option, value in (("per_device", per_device), ("devices", devices)):
+                _refuse(option, value, "child processes of this machine; resources= limits those")
+        defaults = {"engine_cache": engine_cache}
+        if client is not None:
+            # What is begun again is counted once, here.
+            defaults = {**defaults, "client": client, "resources": resources, "reschedules": 0}
         defaults = {key: value for key, value in defaults.items() if key in OPTION_NAMES}
+        folder = None if output_dir is None else _make_folder(output_dir)
         self._jobs = make_jobs(jobs, {**defaults, **options}, folder, self._check_job)
         self._order = list(self._jobs.values())
-        self._plan = Plan([job.plan.options.device for job in self._order], retries=self._retries)
-        self._gpus: tuple[Gpu, ...] = ()
+        self._plan = Plan([job.options.device for job in self._order], retries=self._retries)
+        self._number = next(_numbers)
         #: Guards the plan, the jobs and the states; held for moments only.
         self._lock = threading.RLock()
         self._status = "pending"
@@ -112,22 +179,36 @@ class BuildQueue:
         self._ended = threading.Event()
         self._published = threading.Event()
         self._thread: threading.Thread | None = None
+        self._exclusive: bool | None = None
         self._subscribers: list[Callable[[frozenset[str]], object]] = []
         self._waiters: list[Callable[[], object]] = []
         self._changed: set[str] = set()
-        self._told_at = 0.0
+        self._told_at = -SIGN_OF_LIFE_S
+        self._outlook = Outlook(0.0)
+        self._judged_at = -JUDGE_S
+        self._asked_at = 0.0
+        self._back = LookBack(self._order, lambda: self._plan.is_over)
+        self._store = Store()
+        self._whole: deque[Job] = deque()
+        self._overview: Any = None
 
-    def _check_job(self, name: str, arguments: dict[str, Any]) -> None:
+    def _check_job(self, arguments: Mapping[str, Any]) -> None:
         if arguments.get("client") is not self._client:
             raise OptionError(
                 "client= is for the whole queue.", "Give it to BuildQueue, or make two queues."
             )
-        del name
+        if arguments.get("reschedules"):
+            raise OptionError(
+                "reschedules= is for a single build.",
+                "Give retries= to BuildQueue: it counts crashes and lost workers together.",
+            )
 
     # ------------------------------------------------------------------ what a user calls
 
     def start(self) -> BuildQueue:
         """Begin in the background and return at once.
+
+        Jobs that were cancelled before stay cancelled.
 
         Raises
         ------
@@ -137,40 +218,81 @@ class BuildQueue:
         with self._lock:
             if self._started:
                 raise BuildStateError(
-                    f"The {self.name} was started already.", remedy="Make a new one."
+                    f"{self.name} was started already.",
+                    remedy="Make a new queue with the same jobs to build them again.",
                 )
             if self._status in FINAL:
                 return self
             self._started = True
+            thread = threading.Thread(
+                target=self._run, name=f"trt_widget {self.name}"[:60], daemon=True
+            )
             _LINES.queue(self)
             try:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"trt_widget {self.name}"[:60], daemon=True
-                )
-                self._thread.start()
-            except BaseException:
-                _LINES.leave(self)
-                self._started = False
+                self._thread = thread
+                thread.start()
+            except BaseException:  # no thread to be had, or Ctrl-C
+                if not thread.is_alive():
+                    self._thread = None
+                    self._started = False
+                    _LINES.leave(self)
                 raise
         return self
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until all builds have ended; those that fail do not raise."""
-        self._check_started()
-        self._wait_ended(timeout)
+        """Block until all builds have ended; those that fail do not raise, :meth:`results` tells.
 
-    def _wait_ended(self, timeout: float | None) -> None:
+        Ctrl-C (in a notebook: Interrupt) cancels all; a second one leaves at once.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most. The builds go on when they are over.
+
+        Raises
+        ------
+        BuildCancelled
+            This wait was interrupted.
+        BuildStateError
+            It was not started, or it would wait for the caller: a subscriber, or a function that
+            one of the builds calls.
+        TimeoutError
+            ``timeout`` seconds have passed.
+        """
+        self._check_started()
+        if self._overview is None:
+            self._wait_ended(timeout)
+            return
+        from trt_widget.widget import kernel
+
+        try:
+            if kernel.needs_polling():
+                with kernel.ui_poll() as poll:
+                    self._wait_ended(timeout, between=lambda: poll(5))
+            else:
+                self._wait_ended(timeout)
+        finally:
+            self._overview.repeat()
+
+    def _wait_ended(
+        self, timeout: float | None, between: Callable[[], object] | None = None
+    ) -> None:
         deadline = None if timeout is None else clock.monotonic() + timeout
+        pause = 0.05 if between else 0.2
         interrupted = False
         self._check_not_inside()
         while True:
             try:
-                while not self._ended.is_set():
-                    left = 0.2 if deadline is None else min(0.2, deadline - clock.monotonic())
-                    if self._ended.wait(max(0.0, left)):
-                        break
+                while not self._ended.wait(
+                    pause
+                    if deadline is None
+                    else max(0.0, min(pause, deadline - clock.monotonic()))
+                ):
+                    if between is not None:
+                        between()
                     if deadline is not None and clock.monotonic() >= deadline:
                         raise TimeoutError(f"{self.name} is still {self._status} after {timeout} s")
+                    self._check_alive()
                 break
             except KeyboardInterrupt:
                 if interrupted:
@@ -179,10 +301,14 @@ class BuildQueue:
                 self.request_cancel(reason="interrupt")
         self._published.wait(2.0)
         if interrupted and self._status != "succeeded":
-            raise BuildCancelled(reason="interrupt")
+            raise BuildCancelled(
+                "The queue was cancelled by Interrupt.",
+                "results() says what each of its builds came to.",
+                reason="interrupt",
+            )
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait without blocking the event loop; a cancelled await cancels the queue."""
+        """Wait without blocking the event loop; a cancelled await cancels all."""
         return self._await().__await__()
 
     async def _await(self) -> None:
@@ -202,68 +328,83 @@ class BuildQueue:
         if self._published.is_set():
             tell()
         try:
-            await ended.wait()
+            while not ended.is_set():
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(ended.wait(), 1.0)
+                if not ended.is_set():
+                    self._check_alive()
         except asyncio.CancelledError:
             self.request_cancel(reason="interrupt")
             raise
         finally:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(tell)
+        if self._overview is not None:
+            self._overview.repeat()
 
     def request_cancel(
         self, job: str | None = None, *, pending: bool = False, reason: str = "user"
     ) -> bool:
-        """Ask one build to stop, or all that are pending, or all; returns at once.
+        """Ask one build to stop, or all that wait, or all; returns at once.
+
+        What waits is ``cancelled`` at once, what runs is ``cancelling`` first.
+
+        Parameters
+        ----------
+        job
+            Name of the one; None for all.
+        pending
+            Only what has not begun.
+        reason
+            ``"user"``, ``"deadline"``, ``"interrupt"`` or ``"closed"``.
 
         Returns
         -------
         bool
             Whether there was anything to cancel.
+
+        Raises
+        ------
+        UnknownJobError
+            There is no such job (also a ``KeyError``).
+        ValueError
+            ``reason`` is none of those.
         """
         check_reason(reason)
         with self._lock:
-            if job is not None:
-                chosen = [self[job]]
-            else:
-                chosen = [entry for entry in self._order if entry.result is None]
+            chosen = self._order if job is None else [self[job]]
             if pending:
                 waiting = set(self._plan.pending)
                 chosen = [entry for entry in chosen if entry.index in waiting]
-            if job is None and not pending and chosen and self._status == "running":
-                self._status = "cancelling"
             found = [self._cancel(entry, reason) for entry in chosen]
-            if not self._started and self._plan.is_over:
+            if job is None and not pending and any(found) and self._status == "running":
+                self._status = "cancelling"
+            if not self._started and self._plan.is_over and self._status not in FINAL:
                 self._finish()
+                self._publish()
         self._wake.set()
         return any(found)
-
-    def _cancel(self, job: Job, reason: str) -> bool:
-        """Cancel one; the caller holds the lock."""
-        if job.result is not None:
-            return False
-        job.cancel_reason = job.cancel_reason or reason
-        self._changed.add(job.name)
-        if self._plan.cancel(job.index):
-            if job.build is not None and job.build.result is not None:
-                job.earlier.append(job.build.result)
-            self._conclude(job, job.cancelled(job.cancel_reason))
-        elif job.build is not None:
-            job.build.request_cancel(reason)
-        return True
 
     def close(self) -> None:
         """Cancel what has not ended. What was found stays readable."""
         self.request_cancel(reason="closed")
 
     def results(self) -> pd.DataFrame:
-        """Give a row per job, as things are now."""
+        """Give a row per job, in their order, as things are now; the index is the job's name.
+
+        Columns: ``status``, ``duration_s``, ``engine`` (the path where it was written, else the
+        engine itself, bytes-like; None without one), ``engine_bytes``, ``error`` (its cause),
+        ``error_type``, ``attempts``, ``cached``, ``reason`` (of a cancel), ``where`` (the device or
+        the Dask worker), ``backend``, ``version``, ``layers``, ``peak_memory_bytes``, ``started``,
+        ``ended``.
+        """
         from trt_widget.queue_frames import results_frame
 
         return results_frame(self._order)
 
     @property
     def timings(self) -> pd.DataFrame:
-        """The timings of all builds, each row with its job in the first column."""
+        """The timings of all builds (:attr:`Build.timings`), with ``job`` as the first column."""
         from trt_widget.queue_frames import timings_frame
 
         return timings_frame(self._order)
@@ -277,7 +418,10 @@ class BuildQueue:
 
     @property
     def status(self) -> str:
-        """The state of the whole; the words are those of a build."""
+        """The state of the whole; the words are those of a build.
+
+        At the end ``succeeded`` where all have; else ``failed`` where one has; else ``cancelled``.
+        """
         return self._status
 
     @property
@@ -294,8 +438,15 @@ class BuildQueue:
     def __getitem__(self, name: str) -> Job:
         try:
             return self._jobs[name]
-        except KeyError:
-            raise KeyError(name) from None
+        except (KeyError, TypeError):
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: object) -> UnknownJobError:
+        import difflib
+
+        near = difflib.get_close_matches(name, self._jobs, 1) if isinstance(name, str) else []
+        remedy = f"Did you mean {near[0]!r}?" if near else "Its jobs are the keys of q.jobs."
+        return UnknownJobError(f"{self.name} has no job {name!r:.100}.", remedy)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -307,24 +458,23 @@ class BuildQueue:
         return name in self._jobs
 
     @property
-    def progress(self) -> float | None:
-        """How far the whole is, 0 to 1."""
-        return sum(job.result is not None for job in self._order) / len(self._order)
+    def progress(self) -> float:
+        """How far the whole is, 0 to 1; it never falls, and what was cancelled stays open."""
+        return self._outlook.progress
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left for the whole, or None."""
-        return None
+        """Seconds left for the whole, or None where nothing honest can be said."""
+        return self._outlook.eta_s
 
     @property
     def basis(self) -> str | None:
-        """Where the time left comes from, in words, or None."""
-        return None
+        """Where :attr:`eta_s` comes from, in words, or None."""
+        return self._outlook.basis
 
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        words = ("pending", "running", "cancelling", "succeeded", "cancelled", "failed")
-        found = dict.fromkeys(words, 0)
+        """Give how many jobs are in each state."""
+        found = dict.fromkeys(_STATUSES, 0)
         with self._lock:
             for job in self._order:
                 found[job.status] = found.get(job.status, 0) + 1
@@ -340,7 +490,9 @@ class BuildQueue:
         """Have ``callback`` called with the names of the jobs that changed, on the queue's thread.
 
         At most about four times a second; with an empty set about once a second where nothing
-        changes; a last time after the end.
+        changes; and a last time after the end, when :attr:`status` is final. One that raises is
+        reported once through :mod:`logging` and dropped. One that blocks keeps further builds from
+        beginning, so hand long work on to a thread of your own.
 
         Returns
         -------
@@ -357,49 +509,77 @@ class BuildQueue:
         return unsubscribe
 
     def __repr__(self) -> str:
-        count = f"{len(self)} job{'' if len(self) == 1 else 's'}"
+        count = f"{len(self):,} job{'' if len(self) == 1 else 's'}"
         named = f"{self._own_name!r}, " if self._own_name else ""
         ended = f", {self._status}" if self._status in FINAL else ""
         return f"{type(self).__name__}({named}{count}{ended})"
+
+    def _repr_html_(self) -> str:
+        from trt_widget.queue_table import queue_html
+
+        return queue_html(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """Show the overview in a notebook, and elsewhere a table."""
+        from trt_widget.widget.kernel import in_kernel
+
+        if in_kernel():
+            if self._overview is None:
+                from trt_widget.widget.overview import Overview
+
+                self._overview = Overview(self)
+            return self._overview._repr_mimebundle_(**kwargs)
+        from trt_widget.queue_table import queue_text
+
+        return {"text/plain": queue_text(self), "text/html": self._repr_html_()}
 
     # ------------------------------------------------------------------ the queue's thread
 
     def _check_started(self) -> None:
         if not self._started and self._status not in FINAL:
-            raise BuildStateError(f"The {self.name} was not started.", remedy="Call start() first.")
+            raise BuildStateError(f"{self.name} was not started.", remedy="Call start() first.")
 
     def _check_not_inside(self) -> None:
+        """Raise `BuildStateError` if the queue would wait for the thread that waits for it."""
         if self._ended.is_set():
             return
         if threading.current_thread() is self._thread:
             raise BuildStateError(
-                f"The {self.name} cannot be waited for by a function that it calls itself.",
-                remedy="Wait elsewhere, or look at the status.",
+                f"{self.name} cannot be waited for by a function that it calls itself.",
+                remedy="Wait elsewhere, or look at its status.",
             )
         for job in self._order:
-            if job.build is not None and job.result is None:
+            if job.begun and job.build is not None:
                 job.build.check_waiting()
+
+    def _check_alive(self) -> None:
+        """Raise `BuildStateError` if nobody works on it: in a process forked from its own."""
+        if os.getpid() != self._pid and not self._ended.is_set():
+            raise BuildStateError(
+                f"{self.name} is one of the process that this one was forked from.",
+                remedy="Wait for it there, or make a new one here.",
+            )
 
     def _run(self) -> None:
         try:
-            while not self._plan.is_over and _LINES.first(self) is not self:
-                self._tell()
-                self._pause(TICK_S)
+            self._wait_turn()
             if not self._plan.is_over:
                 self._look_around()
-                with self._lock:
-                    if self._status == "pending":
-                        self._status = "running"
+                self._back.start()
             while not self._plan.is_over:
                 while (start := self._take_next()) is not None:
                     self._begin(start)
+                self._put_away()
                 pause = self._collect()
+                self._ask_cluster()
+                self._judge()
                 self._tell()
                 if pause and not self._plan.is_over:
                     self._pause(pause)
         except BaseException:  # noqa: BLE001 - whoever waits is told by _break_off
             _report("trt_widget: the thread of %s broke off", self.name)
         finally:
+            self._back.stop()
             self._break_off()
             _LINES.leave(self)
             with self._lock:
@@ -407,62 +587,82 @@ class BuildQueue:
             self._tell(last=True)
             self._publish()
 
+    def _wait_turn(self) -> None:
+        while not self._plan.is_over and _LINES.first(self) is not self:
+            self._tell()
+            self._pause(TICK_S)
+
     def _pause(self, seconds: float) -> None:
         self._wake.wait(seconds)
         self._wake.clear()
 
     def _look_around(self) -> None:
-        """See what machine this is, and how many builds it can take."""
-        from trt_widget.executors.isolation import gpus_apart
-
+        """See how many builds the machine or the cluster takes at once."""
         gpus = () if self._client is not None else gpus_apart(lambda: self._plan.is_over)
         with self._lock:
-            self._gpus = gpus
             plan = self._plan
-            plan.per_device = self._per_device or (1 if gpus else None)
-            plan.devices = self._devices or _devices_of(gpus)
-            limit = len(plan.devices) * (plan.per_device or 1) or max(1, _cores() // 2)
-            plan.workers = self._workers or limit
+            if self._client is None:
+                plan.per_device = self._per_device or (1 if gpus else None)
+                plan.devices = self._devices or _devices_of(gpus)
+                most = len(plan.devices) * (plan.per_device or 1) or max(1, _cores() // 2)
+                plan.workers = self._workers or most
+                # What waits for each other is decided here: a limit per device, or none.
+                alone = bool(gpus) and plan.per_device == 1
+                self._exclusive = None if alone else False
+            else:
+                plan.workers = min(in_flight(0), self._workers or in_flight(0))
+            if self._status == "pending":
+                self._status = "running"
+
+    def _ask_cluster(self) -> None:
+        """Ask now and then how large the cluster is."""
+        now = clock.monotonic()
+        if self._client is None or now - self._asked_at < _ASK_S or not self._plan.pending:
+            return
+        count = slots(self._client, self._resources)
+        self._asked_at = clock.monotonic()
+        if count is not None:
+            with self._lock:
+                self._plan.workers = min(in_flight(count), self._workers or in_flight(count))
 
     def _take_next(self) -> Start | None:
         with self._lock:
             start = self._plan.next()
             if start is not None:
                 job = self._order[start.job]
-                if job.build is not None and job.build.result is not None:
-                    job.earlier.append(job.build.result)
-                job.build = None
-                job.device = start.device
-                job.attempts += 1
+                job.begin(start.device)
                 self._changed.add(job.name)
             return start
 
     def _begin(self, start: Start) -> None:
         job = self._order[start.job]
-        options = job.plan.options
-        changes: dict[str, Any] = {}
-        if start.device is not None:
-            changes["device"] = start.device
-        if options.exclusive is None and (not self._gpus or (self._per_device or 1) > 1):
-            changes["exclusive"] = False
-        build = job.plan.again(**changes)
+        try:
+            build = self._make_build(job, start.device)
+            with self._lock:
+                job.build = build
+                if job.cancel_reason is not None:
+                    build.request_cancel(job.cancel_reason)
+            build.start()
+        except Exception as error:  # noqa: BLE001 - one that cannot begin does not stop the others
+            self._end(job, _could_not_begin(job, error))
 
-        def told(events: list[Event]) -> None:
-            del events
+    def _make_build(self, job: Job, device: int | None) -> Build:
+        options = job.options
+        if options.device is None and device is not None:
+            options = dataclasses.replace(options, device=device)
+        if options.exclusive is None and self._exclusive is not None:
+            options = dataclasses.replace(options, exclusive=self._exclusive)
+        assert job.source is not None  # noqa: S101 - it is there until the end
+        build = Build.checked(job.source, options, job.name)
+
+        def told(_events: list[Event]) -> None:
             with self._lock:
                 self._changed.add(job.name)
             if build.status in FINAL:
                 self._wake.set()
 
         build.subscribe(told)
-        with self._lock:
-            job.build = build
-            if job.cancel_reason is not None:
-                build.request_cancel(job.cancel_reason)
-        try:
-            build.start()
-        except Exception as error:  # noqa: BLE001 - one that cannot begin does not stop the others
-            self._end(job, _could_not_begin(job, error))
+        return build
 
     def _collect(self) -> float:
         """Take what has ended; give the seconds until the next look."""
@@ -484,20 +684,66 @@ class BuildQueue:
     def _end(self, job: Job, result: BuildResult) -> None:
         """Take what an attempt came to."""
         with self._lock:
-            crashed = isinstance(result.error, BuildCrashed)
-            if crashed and job.cancel_reason is not None and job.attempts <= self._retries:
-                # It would begin again, but somebody wanted it to end.
-                job.earlier.append(result)
-                result = job.cancelled(job.cancel_reason)
-                crashed = False
             self._changed.add(job.name)
-            if not self._plan.end(job.index, again=crashed):
+            again = isinstance(result.error, BuildCrashed) and job.attempts <= self._retries
+            if again and job.cancel_reason is not None:
+                # It would begin again, but somebody wanted it to end.
+                job.again(result)
+                self._plan.end(job.index)
+                self._conclude(job, job.made_up("cancelled", _cancelled(job)))
+            elif self._plan.end(job.index, again=again):
+                job.again(result)
+            else:
                 self._conclude(job, result)
+
+    def _cancel(self, job: Job, reason: str) -> bool:
+        """Cancel one; the caller holds the lock."""
+        if job.result is not None:
+            return False
+        job.cancel_reason = job.cancel_reason or reason
+        self._changed.add(job.name)
+        if self._plan.cancel(job.index):
+            self._conclude(job, job.made_up("cancelled", _cancelled(job)))
+        elif job.build is not None:
+            job.build.request_cancel(reason)
+        return True
 
     def _conclude(self, job: Job, result: BuildResult) -> None:
         """Keep what a job came to; the caller holds the lock."""
-        job.result = result
-        job.ended_at = clock.time()
+        job.end(result, clock.time())
+        if job.build is not None:
+            self._whole.append(job)
+
+    def _put_away(self) -> None:
+        """Keep of the builds that ended a while ago only what is worth it."""
+        while self._whole:
+            engines = sum((job.result and job.result.engine_bytes) or 0 for job in self._whole)
+            if len(self._whole) <= (KEPT if engines <= KEPT_BYTES else 1):
+                return
+            job = self._whole.popleft()
+            try:
+                job.put_away(self._store)
+            except Exception:  # noqa: BLE001 - then the build itself is kept
+                _report("trt_widget: the build of %s could not be put away", job.name)
+
+    def _judge(self) -> None:
+        """Say how far the whole is, about once a second."""
+        now = clock.monotonic()
+        if now - self._judged_at < JUDGE_S:
+            return
+        self._judged_at = now
+        try:
+            with self._lock:
+                plan = self._plan.copy()
+                time = clock.time()
+                states = [_state_of(job, time) for job in self._order]
+            found = outlook(plan, states, self._back.earlier)
+        except Exception:  # noqa: BLE001 - the time left is worth no failure
+            _report("trt_widget: the time left of %s could not be estimated", self.name)
+            found = Outlook(0.0)
+        if self._status == "cancelling":
+            found = Outlook(found.progress)  # how long it takes to stop is another thing
+        self._outlook = found._replace(progress=max(found.progress, self._outlook.progress))
 
     def _break_off(self) -> None:
         """End whatever is left: nobody would do it any more."""
@@ -507,25 +753,29 @@ class BuildQueue:
                     if job.build is not None:
                         job.build.request_cancel("closed")
                     failure = BuildFailed(
-                        f"The queue of job {job.name!r} broke off.",
+                        f"The queue of {job.name} broke off.",
                         "This is a defect of trt_widget; please report it with the log.",
                     )
-                    self._conclude(job, _failed(job, failure))
+                    self._conclude(job, job.made_up("failed", failure))
 
     def _finish(self) -> None:
         """Say how the whole has ended; the caller holds the lock."""
         found = {job.status for job in self._order}
+        self._judged_at = -JUDGE_S
+        self._judge()
         self._status = next(
             (word for word in ("failed", "cancelled") if word in found), "succeeded"
         )
+        eta = 0.0 if self._status == "succeeded" else None
+        self._outlook = Outlook(self._outlook.progress, eta)
         self._ended.set()
-        if not self._started:
-            self._publish()
 
     def _publish(self) -> None:
         self._published.set()
         for tell in list(self._waiters):
             tell()
+        with self._lock:
+            self._subscribers.clear()
 
     def _tell(self, *, last: bool = False) -> None:
         now = clock.monotonic()
@@ -593,9 +843,7 @@ _LINES: Final = _Lines()
 
 def _place_of(queue: BuildQueue) -> str:
     client = queue._client  # noqa: SLF001 - the same module
-    if client is None:
-        return ""
-    return str(getattr(getattr(client, "scheduler", None), "address", id(client)))
+    return "" if client is None else address_of(client)
 
 
 def _report(message: str, *arguments: object) -> None:
@@ -604,12 +852,8 @@ def _report(message: str, *arguments: object) -> None:
         _log.exception(message, *arguments)
 
 
-def _failed(job: Job, error: BuildError) -> BuildResult:
-    import dataclasses
-
-    return dataclasses.replace(
-        job.cancelled("closed"), status="failed", ended_by="error", reason=None, error=error
-    )
+def _cancelled(job: Job) -> BuildCancelled:
+    return BuildCancelled(reason=job.cancel_reason or "user")
 
 
 def _could_not_begin(job: Job, error: Exception) -> BuildResult:
@@ -618,9 +862,28 @@ def _could_not_begin(job: Job, error: Exception) -> BuildResult:
     if result is not None:
         return result
     if not isinstance(error, BuildError):
-        error = BuildFailed(f"The build of {job.name} could not be started: {error}.")
+        error = BuildFailed(
+            f"The build of {job.name} could not be started: {error}.",
+            "Close what else uses threads and memory, and build again.",
+        )
     error.__traceback__ = None
-    return _failed(job, error)
+    return job.made_up("failed", error)
+
+
+def _state_of(job: Job, now: float) -> State:
+    """Say what is known of a job; the caller holds the lock."""
+    result, build = job.result, job.build
+    if result is not None:
+        succeeded = result.status == "succeeded"
+        # What was cancelled stays where it was.
+        share = job.row(now).progress or 0.0 if result.status == "cancelled" else 1.0
+        took = result.duration_s if succeeded and not job.cached else None
+        return State("ended", job.model, progress=share, took_s=took)
+    if build is None or not job.begun:
+        return State("pending", job.model)
+    since = build.entered_at.get("running")
+    elapsed = 0.0 if since is None else max(0.0, now - since)
+    return State("running", job.model, elapsed, build.eta_s, build.progress)
 
 
 def _cores() -> int:
@@ -668,19 +931,38 @@ def _check_devices(value: Any) -> tuple[int, ...]:
     return tuple(index for index in found if index is not None)
 
 
+def _check_queue_name(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise OptionError(f"name={value!r:.100} is no name.", "Give text, or leave it out.")
+    return value
+
+
+def _refuse(option: str, value: Any, what: str) -> None:
+    if value is not None:
+        raise OptionError(f"{option}= is for {what}.", "Leave it out.")
+
+
 def _make_folder(path: Any) -> Path:
-    folder = Path(path).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = Path(os.fsdecode(path)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    except TypeError:
+        raise OptionError(
+            f"output_dir={path!r:.100} is no path.", "Give text or a pathlib.Path."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise OutputError(
+            f"output_dir={str(path)!r}: no such folder can be made: {error}.",
+            "Choose a folder that you may write to.",
+        ) from None
     return folder
 
 
 @atexit.register
 def _cancel_all() -> None:
     """Cancel what still runs when the interpreter is left: nobody could take the engines."""
-    queues = _LINES.all()
-    for queue in queues:
+    for queue in _LINES.all():
         queue.request_cancel(reason="closed")
-    del queues
 
 
 def _forget_all() -> None:

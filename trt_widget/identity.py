@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from trt_widget._onnx import Summary
     from trt_widget.options import BuildOptions
 
-__all__ = ["NetworkIdentity", "digest_of_options", "identify_model", "identify_network"]
+__all__ = [
+    "NetworkIdentity",
+    "digest_of_model",
+    "digest_of_options",
+    "identify_model",
+    "identify_network",
+]
 
 # More than that of a model and its files is not read: blocks spread over a file and its length
 # stand for the rest. Two versions of the same weights take the same time to build anyway.
@@ -65,15 +72,7 @@ def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
     """
     try:
         summary = summarize(model)
-        content = _Content()
-        if isinstance(model, bytes):
-            content.add_blocks(len(model), lambda at, count: model[at : at + count])
-        else:
-            content.add_file(model)
-            for location in summary.locations[:_MOST_FILES]:
-                content.add_text(location)
-                with contextlib.suppress(OSError):
-                    content.add_file(model.parent / location)
+        digest = digest_of_model(model, summary)
     except OSError:
         return None
     size = {
@@ -83,7 +82,28 @@ def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
         "kinds": summary.kinds,
         "parameters": summary.parameters,
     }
-    return NetworkIdentity(content.digest, {name: float(n) for name, n in size.items()})
+    return NetworkIdentity(digest, {name: float(n) for name, n in size.items()})
+
+
+def digest_of_model(model: Path | bytes, summary: Summary | None = None) -> str:
+    """Give the hash by which :func:`identify_model` knows a model; it needs no TensorRT.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    summary = summarize(model) if summary is None else summary
+    content = _Content()
+    if isinstance(model, bytes):
+        content.add_blocks(len(model), lambda at, count: model[at : at + count])
+    else:
+        content.add_file(model)
+        for location in summary.locations[:_MOST_FILES]:
+            content.add_text(location)
+            with contextlib.suppress(OSError):
+                content.add_file(model.parent / location)
+    return content.digest
 
 
 def identify_network(network: Any, trt: Any) -> NetworkIdentity:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget.errors import BuildFailed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,18 +17,18 @@ __all__ = ["results_frame", "timings_frame"]
 
 #: The columns of the results and their types.
 _TYPES: Final = {
-    "status": object,
+    "status": "object",
     "duration_s": "float64",
-    "engine": object,
+    "engine": "object",
     "engine_bytes": "Int64",
-    "error": object,
-    "error_type": object,
+    "error": "object",
+    "error_type": "object",
     "attempts": "int64",
     "cached": "bool",
-    "reason": object,
-    "where": object,
-    "backend": object,
-    "version": object,
+    "reason": "object",
+    "where": "object",
+    "backend": "object",
+    "version": "object",
     "layers": "Int64",
     "peak_memory_bytes": "Int64",
     "started": "datetime64[ns, UTC]",
@@ -39,25 +41,24 @@ def results_frame(jobs: Sequence[Job]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [_row(job) for job in jobs]
-    index = pd.Index([job.name for job in jobs], name="job", dtype=object)
     columns = {name: _column([row[name] for row in rows], kind) for name, kind in _TYPES.items()}
+    index = pd.Index([job.name for job in jobs], name="job", dtype="object")
     return pd.DataFrame(columns).set_index(index)
 
 
-def _column(values: list[Any], kind: Any) -> pd.Series[Any]:
+def _column(values: list[Any], kind: str) -> pd.Series[Any]:
     import pandas as pd
 
-    if kind is object:
+    if kind == "object":
         # Not from the list itself: a buffer would be taken for a list of numbers.
-        column = pd.Series([None] * len(values), dtype=object)
+        column = pd.Series([None] * len(values), dtype=kind)
         for at, value in enumerate(values):
             column.iloc[at] = value
         return column
-    if str(kind).startswith("datetime"):
-        times: pd.Series[Any] = pd.to_datetime(
-            pd.Series(values, dtype="float64"), unit="s", utc=True
-        )
-        return times
+    if kind.startswith("datetime"):
+        # Digits below a microsecond are none of a clock's: they are the rounding of a float.
+        whole = [None if value is None else round(value * 1e6) * 1000 for value in values]
+        return pd.Series(pd.to_datetime(pd.Series(whole, dtype="Int64"), unit="ns", utc=True))
     return pd.Series(values, dtype=kind)
 
 
@@ -66,7 +67,7 @@ def _row(job: Job) -> dict[str, Any]:
     return {
         "status": job.status,
         "duration_s": None if result is None else result.duration_s,
-        "engine": result.output if result is not None and result.output else job.engine,
+        "engine": _engine(job),
         "engine_bytes": None if result is None else result.engine_bytes,
         "error": None if error is None else error.cause,
         "error_type": None if error is None else type(error).__name__,
@@ -74,8 +75,8 @@ def _row(job: Job) -> dict[str, Any]:
         "cached": job.cached,
         "reason": None if result is None else result.reason,
         "where": job.where,
-        "backend": job.plan.backend.name,
-        "version": job.plan.backend.version,
+        "backend": job.options.backend.name,
+        "version": job.options.backend.version,
         "layers": None if result is None else result.layers,
         "peak_memory_bytes": None if result is None else result.peak_memory_bytes,
         "started": job.started_at,
@@ -83,14 +84,35 @@ def _row(job: Job) -> dict[str, Any]:
     }
 
 
+def _engine(job: Job) -> Any:
+    """Give the path where an engine was written, else the engine itself, else None."""
+    if job.result is not None and job.result.output is not None:
+        return job.result.output
+    try:
+        return job.engine
+    except BuildFailed:  # it was lost after the build; job.engine says how
+        return None
+
+
 def timings_frame(jobs: Sequence[Job]) -> pd.DataFrame:
     """Give the timings of all builds below each other, with the job's name in the first column."""
     import pandas as pd
 
-    frames = []
+    from trt_widget.phases import PhaseTree
+    from trt_widget.timings import timings_frame as frame_of
+
+    # The columns, also where there is no build yet.
+    parts = [pd.DataFrame(frame_of(PhaseTree().timing_columns(0.0), complete=False)).iloc[:0]]
+    names: list[str] = []
     for job in jobs:
-        if job.build is not None:
-            frame = pd.DataFrame(job.build.timings)
-            frame.insert(0, "job", job.name)
-            frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+        build = job.build
+        frame = None if build is None else build.timings
+        if frame is None:
+            record = job.record
+            frame = None if record is None else record.timings
+        if frame is not None and len(frame):
+            parts.append(pd.DataFrame(frame))
+            names += [job.name] * len(frame)
+    whole = pd.concat(parts[1:] or parts, ignore_index=True)
+    whole.insert(0, "job", pd.Series(names, dtype="object"))
+    return whole

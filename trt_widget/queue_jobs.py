@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trt_widget._files import read_or_map
 from trt_widget._text import line
 from trt_widget.build import FINAL, Build, BuildResult
-from trt_widget.errors import BuildCancelled, BuildError, OptionError, OutputError
+from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, OptionError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Job", "JobRow", "make_jobs"]
+    from trt_widget.options import BuildOptions, Source
+    from trt_widget.queue_store import Store
+    from trt_widget.record import Record
 
-#: Characters of an error that a row shows.
+__all__ = ["Job", "JobRow", "UnknownJobError", "make_jobs"]
+
+#: Characters of an error and of a phase that a row shows.
 _MAX_ERROR: Final = 300
+_MAX_PHASE: Final = 120
 # Bytes of a file's name that are taken from a job's: a name may have 255, and some are needed for
 # the ending and for the temporary name.
 _MAX_FILE_NAME: Final = 180
 # What a file cannot be called on Windows, whatever its ending.
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 _UNSAFE: Final = re.compile(r"[^\w.+=@ -]")
+
+
+class UnknownJobError(BuildError, KeyError):
+    """A queue has no job of that name."""
 
 
 class JobRow(NamedTuple):
@@ -79,8 +90,11 @@ class Job:
     ----------
     name, index
         What it is called, and its place in the order.
+    options
+        How it is built, checked.
     build
-        The build of the latest attempt; None before the first.
+        The build of the latest attempt; None before the first one, and again some time after the
+        end, when only :attr:`record` and :attr:`engine` are kept.
     attempts
         How often it was begun.
     earlier
@@ -91,20 +105,29 @@ class Job:
         When the latest attempt began to run and when the job ended, in epoch seconds, or None.
     """
 
-    def __init__(self, name: str, index: int, plan: Build) -> None:
+    def __init__(self, name: str, index: int, source: Source, options: BuildOptions) -> None:
         self.name = name
         self.index = index
-        #: A build that is never started: the source and the options, checked.
-        self.plan = plan
+        self.options = options
+        #: Where the model comes from; None once it is not needed any more.
+        self.source: Source | None = source
+        #: What tells the models of a queue apart, without reading them.
+        self.model = str(source.value) if source.kind == "path" else (source.kind, id(source.value))
         self.build: Build | None = None
+        #: Whether an attempt is under way.
+        self.begun = False
         self.attempts = 0
         self.earlier: list[BuildResult] = []
         self.result: BuildResult | None = None
+        self.started_at: float | None = None
         self.ended_at: float | None = None
         #: The device that the queue has put it on.
         self.device: int | None = None
         #: Why it is to end, once somebody has asked for that.
         self.cancel_reason: str | None = None
+        self._last_row: JobRow | None = None
+        self._record: Callable[[], Any] | None = None
+        self._engine: Callable[[], Any] | None = None
 
     def __repr__(self) -> str:
         ended = f", {self.status}" if self.result is not None else ""
@@ -116,7 +139,7 @@ class Job:
         if self.result is not None:
             return self.result.status
         build = self.build
-        if build is None:
+        if build is None or not self.begun:
             return "pending"
         # What it came to is the queue's to say: it may be begun again.
         return "running" if build.status in FINAL else build.status
@@ -128,18 +151,46 @@ class Job:
 
     @property
     def engine(self) -> Any:
-        """The serialized engine (bytes-like), once there is one, else None."""
-        return None if self.build is None or self.result is None else self.build.engine
+        """The serialized engine (bytes-like), once there is one, else None.
+
+        Raises
+        ------
+        BuildFailed
+            Its file was removed, replaced or cut short after the build.
+        """
+        if self.result is None or self.result.engine_bytes is None:
+            return None
+        build = self.build
+        if build is not None:
+            return build.engine
+        try:
+            engine = self._engine() if self._engine is not None else None
+        except OSError as error:
+            raise BuildFailed(
+                f"The engine of {self.name} cannot be read: {error.strerror or error}.",
+                "Build again, and leave the file at output= as it is.",
+            ) from error
+        if engine is not None and memoryview(engine).nbytes != self.result.engine_bytes:
+            raise BuildFailed(
+                f"The file of the engine of {self.name} is another one than was built.",
+                "Build again, and leave the file at output= as it is.",
+            )
+        return engine
+
+    @property
+    def record(self) -> Record | None:
+        """Everything but the engine of the latest attempt, as it is now; None before the first."""
+        from trt_widget.record import Record, make_record
+
+        build, packed = self.build, self._record
+        if build is not None:
+            return make_record(build)
+        return None if packed is None else Record.from_json(zlib.decompress(packed()))
 
     @property
     def output(self) -> Path | None:
         """Where the engine is to be written, or None."""
-        return self.plan.options.output
-
-    @property
-    def started_at(self) -> float | None:
-        """When the latest attempt began to run, in epoch seconds, or None."""
-        return None if self.build is None else self.build.entered_at.get("running")
+        return self.options.output
 
     @property
     def cached(self) -> bool:
@@ -160,24 +211,30 @@ class Job:
     @property
     def waiting_for(self) -> str | None:
         """What it waits for although it was begun (another build on its device), else None."""
-        return None if self.build is None else self.build.waiting_for
+        build = self.build
+        return build.waiting_for if build is not None and self.result is None else None
+
+    # ------------------------------------------------------------------ for the queue and its views
 
     def row(self, now: float) -> JobRow:
         """Describe it for a view; ``now`` is in epoch seconds."""
+        return self._last_row if self._last_row is not None else self._row(now)
+
+    def _row(self, now: float) -> JobRow:
         build, result, status = self.build, self.result, self.status
         progress = eta = elapsed = since = None
         phase = ""
         if result is not None:
             progress = build.progress if build is not None else None
             progress = 1.0 if status == "succeeded" else progress
-            elapsed = result.duration_s if self.started_at is not None else None
-        elif build is not None:
-            progress, eta, since = build.progress, build.eta_s, self.started_at
+            elapsed = None if self.started_at is None else result.duration_s
+        elif build is not None and self.begun:
+            progress, eta, since = build.progress, build.eta_s, build.entered_at.get("running")
             if since is not None:
                 elapsed = max(0.0, now - since)
                 with build.lock:
                     chains = build.tree.open_phases
-                phase = line(chains[-1][-1], 120) if chains else ""
+                phase = line(chains[-1][-1], _MAX_PHASE) if chains else ""
         return JobRow(
             index=self.index,
             name=self.name,
@@ -192,30 +249,78 @@ class Job:
             engine_bytes=None if result is None else result.engine_bytes,
             cached=self.cached,
             reason=self.cancel_reason if result is None else result.reason,
-            error="" if self.error is None else line(self.error.cause, _MAX_ERROR),
+            error=line(self.error.cause, _MAX_ERROR) if status == "failed" and self.error else "",
         )
 
-    def cancelled(self, reason: str) -> BuildResult:
-        """Make the result of a job that is cancelled while it waits."""
-        options = self.plan.options
+    def begin(self, device: int | None) -> None:
+        """Take note of a new attempt."""
+        self.begun = True
+        self.build = None
+        self.started_at = None
+        self.device = device
+        self.attempts += 1
+
+    def again(self, result: BuildResult) -> None:
+        """Take note of what an attempt came to that is not the last one."""
+        self.begun = False
+        self.earlier.append(result)
+
+    def end(self, result: BuildResult, now: float) -> None:
+        """Take note of what it came to."""
+        self.begun = False
+        self.source = None
+        self.result = result
+        self.ended_at = now
+        if self.build is not None:
+            self.started_at = self.build.entered_at.get("running")
+        self._last_row = self._row(now)
+
+    def put_away(self, store: Store) -> None:
+        """Keep what is worth it of a build that has ended in ``store`` instead of the build.
+
+        Raises
+        ------
+        OSError
+            It cannot be written; the build is still there.
+        """
+        from trt_widget.record import make_record
+
+        build, result = self.build, self.result
+        if build is None or result is None:
+            return
+        text = make_record(build).to_json().encode()
+        record = store.keep(zlib.compress(text))
+        if result.engine_bytes is not None:
+            if result.output is not None:
+                output = result.output
+                self._engine = lambda: read_or_map(output)
+            else:
+                engine = store.keep(build.engine)
+                self._engine = lambda: store.get(engine)
+        self._record = lambda: store.get(record)
+        self.build = None
+
+    def made_up(self, status: str, error: BuildError) -> BuildResult:
+        """Make the result of a job that ends without a build having ended."""
+        backend = self.options.backend
         return BuildResult(
-            status="cancelled",
+            status=status,
             engine_bytes=None,
             duration_s=0.0,
-            ended_by="before build",
+            ended_by="before build" if status == "cancelled" else "error",
             stop_latency_s=None,
-            reason=reason,
-            backend=options.backend.name,
-            version=options.backend.version,
+            reason=error.reason if isinstance(error, BuildCancelled) else None,
+            backend=backend.name,
+            version=backend.version,
             device=None,
-            executor=self.plan.executor,
+            executor=self.options.executor,
             model=self.name,
             output=None,
             layers=None,
             peak_memory_bytes=None,
             warnings=(),
             notes=(),
-            error=BuildCancelled(reason=reason),
+            error=error,
         )
 
 
@@ -223,7 +328,7 @@ def make_jobs(
     jobs: Any,
     defaults: Mapping[str, Any],
     output_dir: Path | None,
-    check: Callable[[str, dict[str, Any]], None],
+    check: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Job]:
     """Check the jobs, and give them by name, in their order.
 
@@ -236,7 +341,7 @@ def make_jobs(
     output_dir
         Where the engines of jobs without ``output`` go, or None.
     check
-        Called with each job's name and arguments; may raise, and change them.
+        Called with the arguments of each job; may raise.
 
     Raises
     ------
@@ -246,8 +351,9 @@ def make_jobs(
         There is no job, a name is none, or two jobs would write to one file.
     """
     if not isinstance(jobs, Mapping):
+        kind = type(jobs).__name__
         raise OptionError(
-            f"The jobs are {type(jobs).__name__!r}, not a dict.",
+            f"The jobs are {'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}, not a dict.",
             'Give a dict of names and builds: BuildQueue({"r50": {"source": "r50.onnx"}}).',
         )
     if not jobs:
@@ -260,12 +366,12 @@ def make_jobs(
         if output_dir is not None and arguments.get("output") is None:
             arguments["output"] = output_dir / f"{file_name(name)}.engine"
         try:
-            check(name, arguments)
-            plan = _make_plan(arguments)
+            check(arguments)
+            build = _make_build(arguments)
         except BuildError as error:
             raise _in_job(error, name) from error.__cause__
-        plan.rename(name)
-        made[name] = Job(name, index, plan)
+        assert build.source is not None  # noqa: S101 - only attached and followed ones have none
+        made[name] = Job(name, index, build.source, build.options)
     _check_outputs(made, output_dir)
     return made
 
@@ -283,7 +389,7 @@ def _check_name(name: object) -> None:
         raise OptionError(f"{name!r:.100} is no name of a job: it is empty.", "Choose another.")
 
 
-def _make_plan(arguments: dict[str, Any]) -> Build:
+def _make_build(arguments: dict[str, Any]) -> Build:
     if any(not isinstance(key, str) for key in arguments):
         raise OptionError("An argument's name is not text.", "Use the names of a build's options.")
     if arguments.get("source") is None:
@@ -296,7 +402,7 @@ def _make_plan(arguments: dict[str, Any]) -> Build:
 
 def _in_job(error: BuildError, name: str) -> BuildError:
     """Put a job's name in front of what is wrong with it."""
-    error.cause = f"Job {name!r}: {error.cause}"
+    error.cause = f"Job {line(name, 80)!r}: {error.cause}"
     error.args = (error.cause,)
     return error
 
@@ -328,7 +434,7 @@ def _check_outputs(jobs: dict[str, Job], output_dir: Path | None) -> None:
             )
         written[place] = name
     for name, job in jobs.items():
-        source = job.plan.source
+        source = job.source
         other = written.get(_place(source.value)) if source and source.kind == "path" else None
         if other is not None:
             raise OutputError(

@@ -52,6 +52,15 @@ class Plan:
         self.devices: tuple[int, ...] = ()
         self.per_device: int | None = None
 
+    def copy(self) -> Plan:
+        """Make one that goes on from here on its own."""
+        made = Plan((), retries=0)
+        made._wishes, made._left = self._wishes, list(self._left)
+        made._pending, made._running = self._pending.copy(), dict(self._running)
+        made._load = self._load.copy()
+        made.workers, made.devices, made.per_device = self.workers, self.devices, self.per_device
+        return made
+
     @property
     def pending(self) -> tuple[int, ...]:
         """The jobs that wait, in the order in which they would begin."""

@@ -427,13 +427,11 @@ def make_record(build: Build) -> Record:
         timings, spans = tree.timing_columns(now), tree.span_columns(now)
         paths, rows = _tree_columns(tree, timings, spans)
         silences = _silence_columns(tree, now)
-        log = build.log
+        messages, log_dropped = build.log_messages()
         result, status = build.result, build.status
         anomalies, entered_at = dict(tree.anomalies), dict(build.entered_at)
         cancel_delivered, dropped = tree.cancel_delivered, tree.spans_dropped
         notes, printed = tuple(build.notes), build.printed
-    entries = zip(log["time_s"], log["severity"], log["message"], strict=True)
-    messages = [LogMessage(float(time), severity, text) for time, severity, text in entries]
     kept = _keep(messages)
     return Record(
         name=build.name,
@@ -450,7 +448,7 @@ def make_record(build: Build) -> Record:
         anomalies=anomalies,
         cancel_delivered=cancel_delivered,
         spans_dropped=dropped,
-        log_dropped=int(log.attrs["dropped"]) + len(messages) - len(kept),
+        log_dropped=log_dropped + len(messages) - len(kept),
         printed=printed,
         writer=__version__,
         path_columns=paths,
