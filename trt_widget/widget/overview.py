@@ -178,8 +178,8 @@ class Overview(anywidget.AnyWidget):
         most.
     channel
         Where the browser's requests come in: ``{"kind": "look", "view", "first", "count"}``,
-        ``{"kind": "away", "view"}``, ``{"kind": "order", "token", "order"}``,
-        ``{"kind": "select", "token", "index"}``, ``{"kind": "cancel", "index"}``,
+        ``{"kind": "away", "view"}``, ``{"kind": "order", "ticket", "order"}``,
+        ``{"kind": "select", "ticket", "index"}``, ``{"kind": "cancel", "index"}``,
         ``{"kind": "cancel_pending"}`` and ``{"kind": "cancel_all"}``.
     """
 
@@ -205,7 +205,7 @@ class Overview(anywidget.AnyWidget):
         self._saved = SavedQueue(queue)
         self._order = Order()
         self._index: int | None = None
-        self._tokens = {"order": "", "select": ""}
+        self._tickets = {"order": "", "select": ""}
         #: What the card shows.
         self._build: Build | None = None
         #: By the view's own name; "" stands for one that was displayed and has not spoken yet.
@@ -366,7 +366,7 @@ class Overview(anywidget.AnyWidget):
         chosen = sorted(list(places)[:MAX_ROWS_AT_ONCE])
         return {
             "order": {**self._order._asdict(), "statuses": list(self._order.statuses)},
-            "token": self._tokens["order"],
+            "ticket": self._tickets["order"],
             "matched": len(found),
             "rows": [[place, *_sent(found[place])] for place in chosen],
         }
@@ -398,12 +398,12 @@ class Overview(anywidget.AnyWidget):
             self._views.pop(view[:64], None)
 
     def _sort(self, request: dict[str, Any]) -> None:
-        self._tokens["order"] = _token(request)
+        self._tickets["order"] = _ticket(request)
         self._order = Order.read(request.get("order"))
         self._unanswered = True
 
     def _select(self, request: dict[str, Any]) -> None:
-        self._tokens["select"] = _token(request)
+        self._tickets["select"] = _ticket(request)
         self._index = self._known(request)
         self._unanswered = True
 
@@ -449,7 +449,7 @@ class Overview(anywidget.AnyWidget):
         job = None if self._index is None else self._queue[self._names[self._index]]
         build = None if job is None else job.build
         selected = _nothing() if job is None else _described(job, build)
-        selected["token"] = self._tokens["select"]
+        selected["ticket"] = self._tickets["select"]
         if build is self._build and selected == self.selected:
             return
         before = self.card
@@ -603,7 +603,7 @@ def _sent(row: JobRow) -> tuple[Any, ...]:
 
 
 def _nothing() -> dict[str, Any]:
-    return {"index": None, "token": "", "name": "", "status": "", "kind": "none", "text": ""}
+    return {"index": None, "ticket": "", "name": "", "status": "", "kind": "none", "text": ""}
 
 
 def _described(job: Job, build: Build | None) -> dict[str, Any]:
@@ -650,6 +650,6 @@ def _count(value: Any) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _token(request: dict[str, Any]) -> str:
-    token = request.get("token")
-    return token[:64] if isinstance(token, str) else ""
+def _ticket(request: dict[str, Any]) -> str:
+    ticket = request.get("ticket")
+    return ticket[:64] if isinstance(ticket, str) else ""

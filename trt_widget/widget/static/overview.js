@@ -45,7 +45,7 @@
 /**
  * The trait `table`: of all rows in the order those that a view looks at.
  *
- * @typedef {{order?: Order, token?: string, matched?: number, rows?: Sent[]}} Table
+ * @typedef {{order?: Order, ticket?: string, matched?: number, rows?: Sent[]}} Table
  */
 
 /**
@@ -53,7 +53,7 @@
  *
  * @typedef {object} Selected
  * @property {number | null} [index]
- * @property {string} [token]
+ * @property {string} [ticket]
  * @property {string} [name] untrusted
  * @property {Status} [status]
  * @property {"none" | "card" | "waiting" | "ended"} [kind]
@@ -277,7 +277,7 @@ function removeView(view) {
   void view.stylePromise?.then((style) => style?.remove());
 }
 
-function token() {
+function ticket() {
   return `${Math.random().toString(36).slice(2)}${Date.now().toString(36)}`;
 }
 
@@ -307,9 +307,9 @@ class Session {
   #looking = new Map();
   /** When each window was asked for last. @type {Map<string, number>} */
   #said = new Map();
-  /** What the kernel has not confirmed yet. @type {{token: string, order: Order} | null} */
+  /** What the kernel has not confirmed yet. @type {{ticket: string, order: Order} | null} */
   #ordered = null;
-  /** @type {{token: string, index: number | null} | null} */
+  /** @type {{ticket: string, index: number | null} | null} */
   #chosen = null;
   /** How far the kernel's clock is behind the monotonic one here. @type {number[]} */
   #offsets = [];
@@ -429,14 +429,14 @@ class Session {
   /** @param {Partial<Order>} change */
   sort(change) {
     const order = { ...this.order, ...change };
-    this.#ordered = { token: token(), order };
+    this.#ordered = { ticket: ticket(), order };
     this.#send({ kind: "order", ...this.#ordered });
     this.changed();
   }
 
   /** @param {number | null} index */
   select(index) {
-    this.#chosen = { token: token(), index };
+    this.#chosen = { ticket: ticket(), index };
     this.#send({ kind: "select", ...this.#chosen });
     this.changed();
   }
@@ -451,8 +451,8 @@ class Session {
 
   changed() {
     const { table, selected, head } = this;
-    if (this.#ordered && table.token === this.#ordered.token) this.#ordered = null;
-    if (this.#chosen && selected.token === this.#chosen.token) this.#chosen = null;
+    if (this.#ordered && table.ticket === this.#ordered.ticket) this.#ordered = null;
+    if (this.#chosen && selected.ticket === this.#chosen.ticket) this.#chosen = null;
     if ((head.counts?.pending ?? 0) === 0) this.asked.delete("pending");
     if (this.status !== "pending" && this.status !== "running") this.asked.delete("all");
     for (const [, index, , status] of table.rows ?? []) {
@@ -764,7 +764,7 @@ class View {
   #style = make("style");
 
   #session;
-  #view = token();
+  #view = ticket();
   /** Rows by the builds' indexes. @type {Map<number, Row>} */
   #rows = new Map();
   /** The build whose row takes the focus. @type {number | null} */
