@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-test"
 RESULTS = ROOT / ".cache" / "test-results"
-EXTRAS = ("rtx", "notebook", "cli", "serve", "lsp", "mcp", "test")
+EXTRAS = ("rtx", "notebook", "cli", "serve", "lsp", "mcp", "dask", "test")
 STUBS = "tensorrt-stubs==10.13.0.35.1"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -127,6 +127,7 @@ STEPS: tuple[Check | Tests, ...] = (
     Check("javascript", "tsc on the widget's JavaScript", (("tsc", "-p", "tsconfig.json"),)),
     pytest_step("unit", "unit tests"),
     pytest_step("build", "builds by the real TensorRT-RTX"),
+    pytest_step("cluster", "Dask: a scheduler and workers as real processes"),
     pytest_step("surfaces", "terminal, files, HTTP, editors, agents: real processes and clients"),
     pytest_step("kernel", "real ipykernels"),
     pytest_step("browser", "JupyterLab in Chromium"),

@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 import time as clock
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ from trt_widget.events import (
 )
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
-from trt_widget.executors.followed import FollowedExecutor, options_of
+from trt_widget.executors.followed import FollowedExecutor, ToldBackend, options_of
 from trt_widget.executors.gate import GATE
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
@@ -119,7 +120,8 @@ class BuildResult:
     device
         What was built for or on, as far as it is known.
     executor
-        Where the builder ran: ``"process"`` (a child of this one), ``"thread"``, ``"attached"`` or
+        Where the builder ran: ``"process"`` (a child of this one), ``"thread"``, ``"dask"`` (a
+        child of a Dask worker), ``"attached"`` or
         ``"followed"`` (elsewhere).
     model
         Display name of the source.
@@ -142,6 +144,8 @@ class BuildResult:
         ``"warm"``, before the build), ``path``, ``known_before`` and ``known_after`` (measurements
         in it), ``reused`` (measurements that were not made again); ``None`` for what TensorRT does
         not tell.
+    worker
+        Name and address of the Dask worker that built, or ``None``.
     """
 
     status: str
@@ -162,6 +166,7 @@ class BuildResult:
     notes: tuple[str, ...]
     error: BuildError | None
     timing_cache: dict[str, Any] | None = None
+    worker: str | None = None
 
 
 class Build:
@@ -194,6 +199,10 @@ class Build:
         - ``engine_cache``: True, a folder or an ``EngineCache``: the same build again is answered
           from the disk
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
+        - ``client``: a ``dask.distributed.Client``, to build on a worker of its cluster, whose
+          ``plugins`` and ``timing_cache`` are then meant; ``resources``: what the worker has to
+          have, such as ``{"GPU": 1}``; ``reschedules``: how often a build whose worker was lost
+          is begun again, once by default
 
     Raises
     ------
@@ -346,6 +355,10 @@ class Build:
         self.cancels_refused = 0
         #: What a pending build waits for, else ``None``.
         self.waiting_for: str | None = None
+        #: Whether that is another build on the same device.
+        self.waits_for_build = True
+        #: Name and address of the Dask worker that builds, else ``None``.
+        self.worker: str | None = None
         #: Times of the states, in epoch seconds, where they were reached.
         self.entered_at: dict[str, float] = {"pending": clock.time()}
         self._status = "pending"
@@ -419,7 +432,13 @@ class Build:
                 self._start_draining()
                 _running.add(self)
                 self._executor.start(
-                    Hooks(self._on_running, self._on_waiting, self._wake.set, self.signal_cancel)
+                    Hooks(
+                        _weakly(self._on_running),
+                        _weakly(self._on_waiting),
+                        self._wake.set,
+                        _weakly(self.signal_cancel),
+                        _weakly(self._on_pending),
+                    )
                 )
             except BaseException as error:
                 # No thread to be had, or Ctrl-C in between: nothing may be left waiting.
@@ -429,6 +448,8 @@ class Build:
 
     def _choose_executor(self) -> Executor:
         """Make the executor that the options ask for; ``auto`` is a child process if it can be."""
+        if self.options.client is not None:
+            return self._choose_cluster()
         from trt_widget.executors.functions import CannotTravelError, pack_functions
         from trt_widget.executors.process import ProcessExecutor
         from trt_widget.executors.thread import ThreadExecutor
@@ -453,6 +474,22 @@ class Build:
             )
             return ThreadExecutor(*given)
         return ProcessExecutor(*given, functions)
+
+    def _choose_cluster(self) -> Executor:
+        """Make the executor that builds on a Dask worker."""
+        from trt_widget.executors.cluster import DaskExecutor
+        from trt_widget.executors.functions import CannotTravelError, pack_functions
+
+        assert self._source is not None  # noqa: S101 - only attach() has no source
+        try:
+            functions = pack_functions(self._source, self.options)
+        except CannotTravelError as error:
+            raise OptionError(
+                f"client= is not possible: {error}.",
+                remedy="Only what can be pickled travels to a Dask worker. Make locks, open files "
+                "and TensorRT's objects inside the function instead of using live ones.",
+            ) from error
+        return DaskExecutor(self._source, self.options, self.backend, self.name, functions)
 
     def _give_up_start(self, error: BaseException) -> None:
         """End a build whose start broke off; the caller holds the lock."""
@@ -1054,7 +1091,9 @@ class Build:
 
     @property
     def executor(self) -> str:
-        """Where the builder runs: ``"process"``, ``"thread"``, ``"attached"`` or ``"followed"``.
+        """Where the builder runs: ``"process"``, ``"thread"``, ``"dask"`` or elsewhere.
+
+        That is ``"attached"`` for a build of your own code, and ``"followed"`` by its stream.
 
         Before the start it is what was asked for, which may be ``"auto"``.
         """
@@ -1136,6 +1175,12 @@ class Build:
         if not self._ended.is_set() and (
             thread is self._drain_thread or (executor is not None and executor.builds_on(thread))
         ):
+            if self.executor == "dask" and thread is not self._drain_thread:
+                raise BuildStateError(
+                    f"The build of {self.name} cannot be waited for in the event loop of its Dask "
+                    "client: everything comes through that.",
+                    remedy="Write: await build. Or make the client with asynchronous=False.",
+                )
             raise BuildStateError(
                 f"The build of {self.name} cannot be waited for by a function that it calls itself "
                 "(a subscriber, an observer, configure=).",
@@ -1180,9 +1225,16 @@ class Build:
         self._origin_epoch = clock.time() - (clock.perf_counter() - origin)
 
     def _on_waiting(self, label: str) -> None:
+        self._wait_for(label, f"waiting for {label}, which builds on the same device", build=True)
+
+    def _on_pending(self, what: str) -> None:
+        self._wait_for(what, f"waiting for {what}", build=False)
+
+    def _wait_for(self, whom: str, detail: str, *, build: bool) -> None:
         with self.lock:
-            self.waiting_for = label
-            detail = f"waiting for {label}, which builds on the same device"
+            if self._status != "pending":
+                return
+            self.waiting_for, self.waits_for_build = whom, build
             self._last_status = StatusChanged(0.0, self._status, None, detail)
             self._news.append(self._last_status)
         self._wake.set()
@@ -1248,6 +1300,8 @@ class Build:
             alive = executor.alive()
             outcome = executor.outcome
         events = executor.drain()
+        if executor.kind == "dask":
+            self._take_from_cluster(executor)
         self._look_back(events)
         with self.lock:
             if isinstance(executor, FollowedExecutor):
@@ -1305,6 +1359,32 @@ class Build:
             self._cancel_time = self._origin + executor.cancelling_at
             self._advance("cancelling", self._reason, time=executor.cancelling_at)
 
+    def _take_from_cluster(self, executor: Any) -> None:
+        """Take what only a build on a Dask cluster tells; ``executor`` is a `DaskExecutor`."""
+        with self.lock:
+            self.worker = executor.worker
+            self.notes += executor.take_notes()
+            if executor.told_backend != (self.backend.name, self.backend.version):
+                self.backend = ToldBackend(*executor.told_backend)
+                self.notes.append(f"It is built by the {self.backend} of the Dask worker.")
+            origin = executor.take_new_origin()
+            if origin is not None and self._status not in FINAL:
+                self._set_origin(origin)
+                if "running" in self.entered_at:
+                    self._enter_running()
+            if executor.begins_again():  # on another worker: the tree is told anew
+                self._forecast = None
+                self._forget_what_was_told()
+
+    def _forget_what_was_told(self) -> None:
+        """Begin anew, but for the tree; the caller holds the lock."""
+        self._build_log = BuildLog()
+        self._printed = ""
+        self._facts.clear()
+        self._estimate = Estimate(0.0)
+        if self._status != "pending":
+            self._news.append(self._last_status)
+
     def _begin_elsewhere(self, executor: FollowedExecutor, hello: StreamStarted) -> None:
         """Take the beginning of a followed stream; the caller holds the lock."""
         self.name = self._own_name or hello.model or self.name
@@ -1315,12 +1395,7 @@ class Build:
         self._news.appendleft(told)
         if executor.begins_again(hello):
             self.tree.apply([PhaseTree().snapshot()])
-            self._build_log = BuildLog()
-            self._printed = ""
-            self._facts.clear()
-            self._estimate = Estimate(0.0)
-            if self._status != "pending":
-                self._news.append(self._last_status)
+            self._forget_what_was_told()
 
     def _look_back(self, events: list[Event]) -> None:
         """Ask the history as soon as the network is known; without the lock, it reads a file."""
@@ -1333,7 +1408,9 @@ class Build:
         from trt_widget.history import History
 
         try:
-            key = key_of(ready, self.options, self.backend, self.executor, self._options_digest)
+            # A Dask worker builds in a child process of its own.
+            where = "process" if self.executor == "dask" else self.executor
+            key = key_of(ready, self.options, self.backend, where, self._options_digest)
             history = History()
             if key is not None and history.enabled:
                 self._forecast = Forecast(key, history)
@@ -1430,6 +1507,7 @@ class Build:
             return
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None
         executor = self._executor
         followed = executor if isinstance(executor, FollowedExecutor) else None
         if followed is not None and outcome.reason is not None:
@@ -1473,6 +1551,7 @@ class Build:
             notes=(*self.notes, *outcome.notes),
             error=error,
             timing_cache=cache_facts(facts.get("timing_cache")),
+            worker=self.worker,
         )
         if followed is not None:
             self._result = followed.complete(self._result)
@@ -1525,6 +1604,22 @@ class Build:
                 action()
             except BaseException:  # noqa: BLE001 - a view's fault must not end the thread
                 _report("trt_widget: a view of %s raised", self.name)
+
+
+def _weakly(method: Callable[..., object]) -> Callable[..., None]:
+    """Give a function that calls ``method`` as long as its object is there, and keeps it not.
+
+    Whatever has to be called is there while it builds. Afterwards a build that nobody holds takes
+    its engine's map and descriptor with it at once, and not at the next collection of garbage.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: object) -> None:
+        found = reference()
+        if found is not None:
+            found(*arguments)
+
+    return call
 
 
 def _report(message: str, *arguments: object) -> None:

@@ -77,6 +77,7 @@ _MARKS: Final = {"succeeded": "✓", "failed": "✗", "cancelled": "■", "ended
 _PLACES: Final = {
     "process": "a child process",
     "thread": "a thread",
+    "dask": "a child process of a Dask worker",
     "attached": "the caller's own code",
     "followed": "another process, whose stream was followed",
 }

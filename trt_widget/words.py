@@ -24,6 +24,7 @@ MAX_PRINTED = 16_000
 _PLACES = {
     "process": "in a child process",
     "thread": "in a thread of this kernel",
+    "dask": "on a Dask worker",
     "attached": "in your own code",
     "followed": "elsewhere",
 }
@@ -52,6 +53,8 @@ _GB = 1e9
 
 def where(build: Build) -> str | None:
     """Say where the builder runs; ``None`` while that is not decided."""
+    if build.executor == "dask" and build.worker:
+        return f"on the Dask worker {build.worker}"
     return _PLACES.get(build.executor)
 
 
@@ -61,7 +64,8 @@ def describe(build: Build) -> str | None:
     if build.executor == "followed" and build.status in {"pending", "ended"}:
         return _describe_followed(build)
     if build.status == "pending" and build.waiting_for:
-        return f"Waits for {build.waiting_for}: one build at a time per device."
+        why = ": one build at a time per device" if build.waits_for_build else ""
+        return f"Waits for {build.waiting_for}{why}."
     if result is None:
         return None
     if build.status == "failed" and result.error is not None:
@@ -100,7 +104,7 @@ def closing(result: BuildResult) -> str:
         how = ending(result)
         parts.append(f"Stopped after {result.stop_latency_s:.2f} s" + (f" ({how})" if how else ""))
     if result.peak_memory_bytes is not None:
-        whose = "" if result.executor in {"process", "followed"} else " of this kernel"
+        whose = "" if result.executor in {"process", "followed", "dask"} else " of this kernel"
         parts.append(f"peak memory{whose} {_memory(result.peak_memory_bytes)}")
     text = ", ".join(parts)
     return text[:1].upper() + text[1:]

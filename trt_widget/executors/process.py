@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions, Source
 
-__all__ = ["ProcessExecutor"]
+__all__ = ["KILL_AFTER_S", "ProcessExecutor", "Scratch"]
 
 #: Seconds between being terminated and being killed.
 KILL_AFTER_S = 0.5
@@ -185,7 +185,7 @@ class ProcessExecutor(Intake, InTurn):
     def _build(self) -> Outcome:
         source = self._travelling_source()
         kills_before = oom_kills()
-        with _Scratch() as scratch:
+        with Scratch() as scratch:
             self._spawn(scratch)
             process = self._process
             assert process is not None  # noqa: S101 - _spawn made it or raised
@@ -226,7 +226,7 @@ class ProcessExecutor(Intake, InTurn):
             return dataclasses.replace(source, value=None)
         return source
 
-    def _spawn(self, scratch: _Scratch) -> None:
+    def _spawn(self, scratch: Scratch) -> None:
         if not sys.executable:
             raise BuildFailed(
                 "There is no Python to start a build process with (sys.executable is empty).",
@@ -297,7 +297,7 @@ class ProcessExecutor(Intake, InTurn):
         code: int | None,
         ended_by: str | None,
         oom_killed: bool | None,  # noqa: FBT001 - three states, passed on
-        scratch: _Scratch,
+        scratch: Scratch,
     ) -> Outcome:
         end = self._end
         self._notes += self._bad_lines_note()
@@ -337,7 +337,7 @@ class ProcessExecutor(Intake, InTurn):
             notes=tuple(self._notes),
         )
 
-    def _finished(self, end: BuildEnded, scratch: _Scratch) -> Outcome:
+    def _finished(self, end: BuildEnded, scratch: Scratch) -> Outcome:
         """Make the outcome of a child that told its own."""
         self._peak = end.peak_memory_bytes
         error = None if end.error is None else errors.from_record(end.error)
@@ -373,7 +373,7 @@ class ProcessExecutor(Intake, InTurn):
             facts,
         )
 
-    def _fetch(self, end: BuildEnded, scratch: _Scratch) -> memoryview:
+    def _fetch(self, end: BuildEnded, scratch: Scratch) -> memoryview:
         """Give the engine; the child's word is checked, since a model may have damaged it."""
         if end.engine is None:
             engine = scratch.map()
@@ -403,7 +403,7 @@ class ProcessExecutor(Intake, InTurn):
 
     # ------------------------------------------------------------------ the pipes' threads
 
-    def _feed(self, source: Source, scratch: _Scratch) -> None:
+    def _feed(self, source: Source, scratch: Scratch) -> None:
         """Hand the request over, and then the cancel, if there is one."""
         assert self._process is not None  # noqa: S101 - started with the process
         pipe = self._process.stdin
@@ -501,7 +501,7 @@ class _Printed:
             return self._all.decode("utf-8", errors="replace")
 
 
-class _Scratch:
+class Scratch:
     """The file by which an engine without ``output=`` comes home.
 
     On POSIX it has no name from the start, so that nothing is left whoever dies.
@@ -511,7 +511,7 @@ class _Scratch:
         self._descriptor: int | None = None
         self._folder: str | None = None
 
-    def __enter__(self) -> _Scratch:  # noqa: PYI034 - typing.Self came with Python 3.11
+    def __enter__(self) -> Scratch:  # noqa: PYI034 - typing.Self came with Python 3.11
         try:
             if sys.platform == "win32":
                 self._folder = tempfile.mkdtemp(prefix="trt_widget-")

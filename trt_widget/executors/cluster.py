@@ -1,0 +1,981 @@
+"""The builder on a worker of a Dask cluster, seen from the client.
+
+A build is one task. Where it runs, :mod:`trt_widget.executors.cluster_worker` builds in a child
+process and tells what happens on one topic per client; this side folds it in as if it came through
+a pipe. What is asked of the worker (cancel, pieces of a model, pieces of the engine) goes by
+``client.run``. Models and engines never are part of the task: the scheduler only passes them on.
+
+All that waits for the cluster are coroutines on the client's own event loop, none of which holds it
+up; what is shown is folded in by the build's drain thread, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import pickle
+import threading
+import time as clock
+import uuid
+import weakref
+import zlib
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trt_widget import diagnosis, errors
+from trt_widget._content import BLOCK, Content, Piece, content_of, hash_file
+from trt_widget._extras import require
+from trt_widget._files import read_or_map, save_identified
+from trt_widget._version import __version__
+from trt_widget.errors import BuildError, BuildFailed, SaveError, SourceError, WorkerLost
+from trt_widget.executors import Outcome
+from trt_widget.executors.intake import Intake, is_sound
+from trt_widget.executors.process import KILL_AFTER_S, Scratch
+from trt_widget.executors.worker import failed
+from trt_widget.phases import PhaseTree
+
+require("distributed", extra="dask", what="A build on a Dask cluster")
+
+from trt_widget.executors.cluster_worker import (  # noqa: E402 - it needs what was just required
+    PIECE,
+    PROTOCOL,
+    WINDOW,
+    call,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from distributed import Client
+
+    from trt_widget.backend import Backend
+    from trt_widget.events import BuildEnded, Event
+    from trt_widget.executors import Hooks
+    from trt_widget.options import BuildOptions, Source
+
+__all__ = ["Channel", "DaskExecutor"]
+
+#: Seconds that a worker may take to answer.
+ANSWER_S = 5.0
+#: Seconds that a piece of a model or an engine may take.
+_PIECE_S = 120.0
+#: Pieces that are under way at the same time.
+_PIECES = 2
+#: Seconds between two questions why the task has not begun.
+_ASK_WHY_S = 2.0
+#: Seconds in which Dask tells that a worker is gone, or that a task is done.
+_NEWS_S = 5.0
+
+_log = logging.getLogger("trt_widget")
+
+
+# ---- what travels by value: neither the scheduler nor a worker that never builds needs us --------
+
+
+def _make_task() -> Callable[[bytes], str | None]:
+    def build(request: bytes) -> str | None:
+        try:
+            from trt_widget.executors.cluster_worker import run_task
+        except ImportError as error:
+            return str(error)
+        run_task(request)
+        return None
+
+    return build
+
+
+def _make_plugin() -> Any:
+    def make() -> Any:
+        from distributed.diagnostics.plugin import WorkerPlugin
+
+        try:
+            from trt_widget.executors.cluster_worker import Watch
+        except ImportError:
+            return WorkerPlugin()
+        return Watch()
+
+    from distributed.diagnostics.plugin import WorkerPlugin
+
+    class Travelling(WorkerPlugin):
+        # One that replaced another would end the builds which that one watches.
+        idempotent = True
+
+        def __reduce__(self) -> Any:
+            return make, ()
+
+    return Travelling()
+
+
+# ---- one per client ------------------------------------------------------------------------------
+
+
+class Channel:
+    """What all builds of one client share: the topic, the plugin, the order.
+
+    Parameters
+    ----------
+    client
+        Its event loop does all of the work.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = weakref.ref(client)
+        loop: Any = client.loop  # tornado's, which is asyncio's
+        self._loop: asyncio.AbstractEventLoop = loop.asyncio_loop
+        self.topic = f"trt_widget-{client.id}"
+        self._executors: dict[str, DaskExecutor] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._watched: dict[str, Callable[[Any], Any] | None] = {}
+        #: Held while a build is submitted: they come to the cluster in the order of their starts.
+        self.order = asyncio.Lock()
+        #: The thread of the event loop, once it is known.
+        self.thread: int | None = None
+
+    @staticmethod
+    def of(client: Client) -> Channel:
+        """Give the one of a client."""
+        with _lock:
+            found = _channels.get(client)
+            if found is None:
+                found = _channels[client] = Channel(client)
+            return found
+
+    @property
+    def client(self) -> Any:  # distributed.Client, most of which has no types
+        """The client."""
+        client = self._client()
+        if client is None:
+            raise BuildFailed("The client of the Dask cluster is gone.", "Make a new one.")
+        return client
+
+    def post(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Have a coroutine run on the client's loop; from any thread. False where it has ended."""
+
+        def run() -> None:
+            self.thread = threading.get_ident()
+            task = self._loop.create_task(begin())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        try:
+            self._loop.call_soon_threadsafe(run)
+        except RuntimeError:
+            return False
+        return True
+
+    def add(self, executor: DaskExecutor) -> None:
+        """Have an executor hear what its task says."""
+        self._executors[executor.key] = executor
+
+    def remove(self, executor: DaskExecutor) -> None:
+        """Let an executor hear nothing any more."""
+        self._executors.pop(executor.key, None)
+
+    # ------------------------------------------------------------------ on the client's loop
+
+    async def open(self) -> None:
+        """Listen, and have every worker watched, of now and of later."""
+        if self._opening is None:
+            self._opening = self._loop.create_task(self._open())
+        try:
+            await asyncio.shield(self._opening)
+        except BaseException:
+            self.forget()
+            raise
+
+    async def _open(self) -> None:
+        client = self.client
+        client.subscribe_topic(self.topic, self._hear)
+        await client.register_plugin(_make_plugin(), name=f"trt_widget-{PROTOCOL}")
+
+    def forget(self) -> None:
+        """Begin anew with the next build: the scheduler is another one, perhaps."""
+        self._opening = None
+        self._watched.clear()
+
+    async def call(
+        self, address: str, method: str, *arguments: Any, seconds: float = ANSWER_S
+    ) -> Any:
+        """Ask a worker.
+
+        Raises
+        ------
+        OSError
+            It cannot be reached, or takes too long.
+        """
+        asked = self.client.run(call, method, *arguments, workers=[address])
+        try:
+            answers = await asyncio.wait_for(asked, seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise OSError("it does not answer") from None
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        return answers[address]
+
+    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+        message = event[1]
+        executor = self._executors.get(message.get("key", ""))
+        if executor is not None:
+            executor.hear(message)
+
+    def watch(self, address: str) -> None:
+        """Hear when a worker is gone: Dask tells it at once, before it begins the task again."""
+        if address in self._watched:
+            return
+        # A client has one handler for a topic, and the user may have set one.
+        before = getattr(self.client, "_event_handlers", {}).get(address)
+        self._watched[address] = before
+
+        def hear(event: tuple[float, Any]) -> Any:
+            said = event[1]
+            if isinstance(said, dict) and said.get("action") == "remove-worker":
+                self._lose(address)
+            return None if before is None else before(event)
+
+        self.client.subscribe_topic(address, hear)
+
+    def _lose(self, address: str) -> None:
+        for executor in list(self._executors.values()):
+            executor.lose(address)
+        if self._watched.pop(address, None) is None:
+            with contextlib.suppress(ValueError):
+                self.client.unsubscribe_topic(address)
+
+
+_channels: weakref.WeakKeyDictionary[Client, Channel] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """One run of the task."""
+
+    run: str
+    worker: str
+    address: str
+
+    def __str__(self) -> str:
+        named = self.worker not in {self.address, ""}
+        return f"{self.worker} ({self.address})" if named else self.address
+
+
+# ---- one per build -------------------------------------------------------------------------------
+
+
+class DaskExecutor(Intake):
+    """Runs one build on a Dask cluster; see :class:`~trt_widget.executors.Executor`.
+
+    Parameters
+    ----------
+    source, options, backend
+        What to build, how, and with which package; checked already.
+    label
+        What people call the build.
+    functions
+        From :func:`trt_widget.executors.functions.pack_functions`.
+    """
+
+    kind = "dask"
+
+    def __init__(
+        self,
+        source: Source,
+        options: BuildOptions,
+        backend: Backend,
+        label: str,
+        functions: bytes | None,
+    ) -> None:
+        super().__init__()
+        self._source: Source | None = source
+        self._options = options
+        self._label = label
+        self._functions = functions
+        self._channel = Channel.of(options.client)
+        self.key = f"trt_widget-{uuid.uuid4().hex}"
+        self._origin = clock.perf_counter()
+        self._outcome: Outcome | None = None
+        self._concluding = threading.Lock()
+        self._cancel: tuple[str, float] | None = None
+        self._abandoned = False
+        self._content: Content | None = None
+        self._future: Any = None  # distributed.Future, whose methods have no types
+        self._inbox: deque[tuple[float, dict[str, Any]]] = deque()
+        #: Where it runs, as the loop knows it, which is ahead of the drain.
+        self._place: _Place | None = None
+        self._peak: int | None = None
+        self._printed = ""
+        self._hooks: Hooks
+        # What the drain knows.
+        self._run: _Place | None = None
+        self._lost: list[_Place] = []
+        self._is_lost = False
+        self._runs = False
+        self._read = 0
+        self._acknowledged = 0
+        self._ended_at: float | None = None
+        self._asked_why = clock.perf_counter()
+        self._why = ""
+        self._done_since: float | None = None
+        self._notes: list[str] = []
+        self._news: list[str] = []
+        self._new_origin: float | None = None
+        self._again = False
+        #: The package that builds there, as the worker tells it: name and version.
+        self.told_backend = (backend.name, backend.version)
+
+    # ------------------------------------------------------------------ the build's side
+
+    def start(self, hooks: Hooks) -> None:
+        """Begin in the background."""
+        self._hooks = hooks
+        if self._options.client.asynchronous:  # we are on its loop
+            self._channel.thread = threading.get_ident()
+        self._channel.add(self)
+        if not self._channel.post(self._begin):
+            self._channel.remove(self)
+            raise BuildFailed(
+                "The event loop of the Dask client has ended.",
+                "Make a new client, and a new build.",
+            )
+
+    def reset_origin(self) -> float:
+        """Give the reading of ``time.perf_counter()`` at which the build's time zero was told."""
+        if self._new_origin is None:
+            self._origin = clock.perf_counter()
+        else:
+            self._origin, self._new_origin = self._new_origin, None
+        return self._origin
+
+    def take_new_origin(self) -> float | None:
+        """Give the time zero of a build that was begun again, once."""
+        origin, self._new_origin = self._new_origin, None
+        if origin is not None:
+            self._origin = origin
+        return origin
+
+    def begins_again(self) -> bool:
+        """Whether what is drained now is of another run than what was drained before; once."""
+        again, self._again = self._again, False
+        return again
+
+    def take_notes(self) -> list[str]:
+        """Give the sentences for people that are new."""
+        news, self._news = self._news, []
+        return news
+
+    @property
+    def worker(self) -> str | None:
+        """Name and address of the worker that builds, or was the last to."""
+        return None if self._run is None else str(self._run)
+
+    def drain(self) -> list[Event]:
+        """Take what has arrived since the last call, ordered by time."""
+        events: list[Event] = []
+        for _ in range(len(self._inbox)):
+            at, message = self._inbox.popleft()
+            if message["kind"] == "begun":
+                if self._begins(message, at):
+                    events = [PhaseTree().snapshot()]
+            elif message["kind"] == "lost":
+                self._take_loss(message["address"])
+            elif self._run is not None and message.get("run") == self._run.run:
+                self._take(message, at)
+        began = events
+        events = self._take_waiting()
+        events.sort(key=lambda event: event.time)
+        if self._outcome is None:
+            self._acknowledge()
+            self._look()
+        return [*began, *events]
+
+    def request_cancel(self, reason: str) -> None:
+        """Have the worker asked, or the task taken back."""
+        if self._cancel is None:
+            self._cancel = (reason, clock.perf_counter())
+        self._channel.post(self._stop)
+
+    def abandon(self) -> None:
+        """Take the task back: the worker then ends the child without a grace."""
+        if self._cancel is None:
+            self._cancel = ("closed", clock.perf_counter())
+        self._abandoned = True
+        self._channel.post(self._stop)
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Reason of the first request to cancel, or ``None``."""
+        cancel = self._cancel
+        return None if cancel is None else cancel[0]
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The largest resident memory of the child, once it has ended."""
+        return self._peak
+
+    def can_cancel_blocker(self) -> bool:
+        """Say no: what it waits for is on another machine."""
+        return False
+
+    def cancel_blocker(self) -> None:
+        """Do nothing: as above."""
+
+    def alive(self) -> bool:
+        """Say yes: the drain sees when nothing can come any more."""
+        return True
+
+    def builds_on(self, thread: threading.Thread) -> bool:
+        """Whether ``thread`` runs the client's event loop, by which everything comes."""
+        return thread.ident is not None and thread.ident == self._channel.thread
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome, once there is one."""
+        return self._outcome
+
+    # ------------------------------------------------------------------ on the client's loop
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Take a message of the task; it is read by the drain."""
+        if message["kind"] == "begun":
+            self._place = _Place(message["run"], message["worker"], message["address"])
+            self._channel.watch(self._place.address)
+            if self._cancel is not None:
+                self._channel.post(self._stop)
+        elif message["kind"] == "need":
+            place = self._place
+            if place is not None and place.run == message["run"]:
+                self._channel.post(lambda: self._send_model(place))
+        self._inbox.append((clock.perf_counter(), message))
+        self._hooks.changed()
+
+    def lose(self, address: str) -> None:
+        """Hear that a worker is gone."""
+        if self._place is not None and self._place.address == address:
+            self._place = None
+            self._inbox.append((clock.perf_counter(), {"kind": "lost", "address": address}))
+            self._hooks.changed()
+
+    async def _begin(self) -> None:
+        try:
+            async with self._channel.order:
+                if self._outcome is not None:
+                    return
+                await self._channel.open()
+                request = await asyncio.to_thread(self._pack)
+                if self._cancel is not None or self._outcome is not None:
+                    self._conclude(self._cancelled("before build"))
+                    return
+                self._future = self._channel.client.submit(
+                    _make_task(),
+                    request,
+                    key=self.key,
+                    resources=dict(self._options.resources) or None,
+                    retries=0,
+                    pure=False,
+                )
+        except BuildError as error:
+            self._conclude(failed(error, self._now()))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            self._conclude(failed(self._cluster_failed(error), self._now()))
+
+    def _cluster_failed(self, error: BaseException) -> BuildFailed:
+        failure = BuildFailed(
+            f"The build could not be given to the Dask cluster: {type(error).__name__}: {error}",
+            "Look at the client (client.status) and the scheduler's log; client and workers need "
+            "the same version of distributed.",
+        )
+        failure.__cause__ = error
+        return failure
+
+    async def _stop(self) -> None:
+        """Bring a cancel to where the build is."""
+        if self._outcome is not None or self._cancel is None:
+            return
+        future, place = self._future, self._place
+        if future is None:
+            self._conclude(self._cancelled("before build"))
+        elif self._abandoned or place is None:
+            # What may have begun there meanwhile is ended by the worker, which hears it from Dask.
+            with contextlib.suppress(Exception):
+                await future.cancel()
+            if place is None:
+                self._conclude(self._cancelled("crashed" if self._lost else "before build"))
+        else:
+            with contextlib.suppress(OSError):  # then the drain sees that nothing comes
+                await self._channel.call(
+                    place.address, "cancel", self.key, place.run, self._cancel[0]
+                )
+
+    async def _send_model(self, place: _Place) -> None:
+        """Send the files of the model to a worker that asks for them."""
+        content = self._content
+        assert content is not None  # noqa: S101 - a worker that asks was told of it
+        sent = 0
+
+        async def send(index: int, piece: Piece, offset: int) -> None:
+            nonlocal sent
+            data = await asyncio.to_thread(piece.read, offset, PIECE)
+            if len(data) != min(PIECE, piece.size - offset):
+                raise SourceError(
+                    f"{piece.name} was cut short while it was sent to the Dask worker.",
+                    "Let nothing write to the model's files while builds begin, and build again.",
+                )
+            await self._channel.call(
+                place.address, "put", self.key, place.run, index, offset, data, seconds=_PIECE_S
+            )
+            sent += len(data)
+            if self._place == place and content.size > PIECE:
+                share = f"{100 * sent // content.size} %"
+                self._hooks.pending(f"the model to be sent to the Dask worker {place} ({share})")
+
+        pieces = [
+            (index, piece, offset)
+            for index, piece in enumerate(content.files)
+            for offset in range(0, piece.size, PIECE)
+        ]
+        self._hooks.pending(f"the model to be sent to the Dask worker {place}")
+        try:
+            for at in range(0, len(pieces), _PIECES):
+                if self._outcome is not None or self._cancel is not None:
+                    return
+                await asyncio.gather(*(send(*piece) for piece in pieces[at : at + _PIECES]))
+        except (OSError, SourceError) as error:
+            if self._place != place:  # the worker is gone
+                return
+            if isinstance(error, OSError):
+                error = SourceError(
+                    f"The model of {self._label} could not be sent to the Dask worker {place}: "
+                    f"{error.strerror or error}.",
+                    "Check the model's files and the connection to the cluster.",
+                )
+            self._conclude(failed(error, self._now()))
+            await self._give_back()
+
+    async def _finish(self, place: _Place, end: BuildEnded, sha256: str) -> None:
+        """Fetch the engine, if there is one, and conclude."""
+        engine = error = None
+        problem: Exception | None = None
+        status, ended_by = end.status, end.ended_by
+        try:
+            if end.error is not None:
+                error = errors.from_record(end.error)
+            if end.engine_bytes is not None:
+                engine, unsaved = await self._bring_home(place, end, sha256)
+                if unsaved is not None and error is None:
+                    status, ended_by, error = "failed", "error", unsaved
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the build must not hang
+            problem = caught
+        if problem is not None:
+            # Dask may be about to say that the worker is gone.
+            await asyncio.sleep(_NEWS_S)
+            if self._place != place:
+                return
+            status, ended_by = "failed", "error"
+            error = BuildFailed(
+                f"The engine of {self._label} could not be brought home from the Dask worker "
+                f"{place}: {problem}.",
+                "Look at the connection to the cluster and the room in the folder for temporary "
+                "files, or give output= in a folder that the workers have too.",
+            )
+        elif not is_sound(status, engine, error):
+            engine, status, ended_by = None, "failed", "error"
+            error = BuildFailed(
+                "The Dask worker told an end that contradicts itself "
+                f"(status {end.status!r}); nothing of it is believed.",
+                "Build again; if it stays, the model or a function has damaged the build process.",
+            )
+        self._conclude(
+            Outcome(
+                status,
+                engine,
+                error,
+                ended_by,
+                self.cancel_reason or end.reason,
+                min(max(end.time, 0.0), self._now()) if status != "cancelled" else self._now(),
+                (*self._notes, *self._bad_lines_note(), *end.notes),
+                end.facts,
+            )
+        )
+        with contextlib.suppress(OSError):
+            await self._channel.call(place.address, "release", self.key, place.run)
+        await self._give_back()
+
+    async def _bring_home(
+        self, place: _Place, end: BuildEnded, sha256: str
+    ) -> tuple[memoryview, SaveError | None]:
+        """Give the engine, and why it could not be saved at ``output=``."""
+        size = end.engine_bytes or 0
+        output = self._options.output
+        if end.status != "succeeded":
+            output = None
+        if output is not None:
+            with contextlib.suppress(OSError):
+                placed = await self._placed(place, output, size, sha256)
+                if placed is not None:
+                    return placed, None
+        engine = await self._pull(place, size)
+        if await asyncio.to_thread(_sha256, engine) != sha256:
+            raise OSError("it is not what the worker has sent")
+        if output is not None:
+            try:
+                await asyncio.to_thread(save_identified, engine, output)
+            except SaveError as error:
+                return engine, error
+        return engine, None
+
+    async def _placed(
+        self, place: _Place, output: Path, size: int, sha256: str
+    ) -> memoryview | None:
+        """Have the worker write to ``output=``, if it sees that folder too; give what is there."""
+        # The target of a link is written, as everywhere.
+        target = Path(os.path.realpath(output))  # noqa: ASYNC240 - a moment
+        theirs = await self._channel.call(
+            place.address, "look", self.key, place.run, str(target.parent)
+        )
+        found = target.parent.stat()
+        if theirs is None or tuple(theirs) != (found.st_ino, found.st_mtime_ns):
+            return None
+        if not await self._channel.call(
+            place.address, "place", self.key, place.run, str(target), seconds=_PIECE_S
+        ):
+            return None
+        engine = await asyncio.to_thread(read_or_map, target)
+        if engine.nbytes != size or await asyncio.to_thread(_sha256, engine) != sha256:
+            return None
+        return engine
+
+    async def _pull(self, place: _Place, size: int) -> memoryview:
+        with Scratch() as scratch:
+            address = scratch.address
+            descriptor = address
+            if isinstance(descriptor, str):
+                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+                descriptor = os.open(descriptor, flags, 0o600)
+            writing = threading.Lock()  # one position for all
+
+            def write(offset: int, data: bytes) -> None:
+                with writing:
+                    os.lseek(descriptor, offset, os.SEEK_SET)
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(descriptor, view) :]
+
+            async def fetch(offset: int) -> None:
+                data = await self._channel.call(
+                    place.address, "get", self.key, place.run, offset, PIECE, seconds=_PIECE_S
+                )
+                if data is None or len(data) != min(PIECE, size - offset):
+                    raise OSError("the worker has it no longer")
+                await asyncio.to_thread(write, offset, data)
+
+            try:
+                for at in range(0, size, PIECE * _PIECES):
+                    offsets = range(at, min(size, at + PIECE * _PIECES), PIECE)
+                    await asyncio.gather(*map(fetch, offsets))
+            finally:
+                if descriptor is not address:
+                    os.close(descriptor)
+            return scratch.map()
+
+    async def _give_back(self) -> None:
+        """Let go of the task, whatever has become of it."""
+        future, self._future = self._future, None
+        if future is not None:
+            with contextlib.suppress(Exception):
+                await future.cancel()
+
+    async def _explain_future(self, future: Any) -> None:
+        """Conclude from a task that has failed, or has ended without a word."""
+        where = f" {self._run}" if self._run is not None else ""
+        try:
+            error = await future.exception()
+            said = None if error is not None else await future.result()
+        except BaseException as caught:  # noqa: BLE001 - whatever it is, the build must not hang
+            error, said = caught, None
+        from distributed.scheduler import KilledWorker
+
+        failure: BuildFailed
+        if isinstance(error, KilledWorker):
+            failure = self._worker_lost()
+        elif said is not None:
+            failure = BuildFailed(
+                f"A Dask worker cannot build: {said}.",
+                "Install on the workers what the client has: trt-widget, in the same version, with "
+                "the same TensorRT package.",
+            )
+        elif error is not None:
+            failure = BuildFailed(
+                f"The task of {self._label} failed on the Dask cluster: {type(error).__name__}: "
+                f"{error}",
+                "The worker's log says more. Client and workers need the same versions of "
+                "trt-widget and distributed.",
+            )
+            failure.__cause__ = error
+        else:
+            failure = BuildFailed(
+                f"The task of {self._label} ended on the Dask worker{where} without an outcome.",
+                "The worker's log may say why; build again.",
+            )
+        self._conclude(failed(failure, self._now()))
+        await self._give_back()
+
+    async def _ask_why(self) -> None:
+        """Find out why the task has not begun."""
+        try:
+            asked = self._channel.client.scheduler.identity()
+            workers = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
+        except Exception:  # noqa: BLE001 - it is only for people
+            return
+        wanted = dict(self._options.resources)
+        able = [
+            worker
+            for worker in workers.values()
+            if all(worker.get("resources", {}).get(name, 0) >= n for name, n in wanted.items())
+        ]
+        listed = ", ".join(f"{name}={amount:g}" for name, amount in wanted.items())
+        if not workers:
+            why = "a Dask worker: the cluster has none"
+        elif not able:
+            count = len(workers)
+            has = "the only one does not have it" if count == 1 else f"none of {count} has it"
+            why = f"a Dask worker with {listed}: {has}"
+        else:
+            why = "a free Dask worker"
+        if self._place is None and self._outcome is None and why != self._why:
+            self._why = why
+            self._hooks.pending(why)
+
+    # ------------------------------------------------------------------ the drain's side
+
+    def _begins(self, message: dict[str, Any], at: float) -> bool:
+        """Take the beginning of a run; give whether there was one before."""
+        again = self._run is not None
+        if again and not self._is_lost:
+            assert self._run is not None  # noqa: S101 - as above
+            self._take_loss(self._run.address)
+        place = _Place(message["run"], message["worker"], message["address"])
+        self._run, self._is_lost = place, False
+        self._runs, self._read, self._acknowledged, self._ended_at = False, 1, 1, None
+        self._begin_stream()
+        if again:
+            self._again, self._new_origin = True, at
+            if self._outcome is None:
+                self._news.append(f"It was begun again on the Dask worker {place}.")
+        return again
+
+    def _take_loss(self, address: str) -> None:
+        """Take that the worker is gone: the task begins again, or the build has failed."""
+        if self._run is None or self._is_lost or self._run.address != address:
+            return
+        self._is_lost = True
+        self._lost.append(self._run)
+        if self._outcome is not None:
+            return
+        if self._cancel is not None:
+            self._conclude(self._cancelled("crashed"))
+            self._channel.post(self._give_back)
+        elif len(self._lost) > self._options.reschedules:
+            self._conclude(
+                Outcome(
+                    "failed",
+                    error=self._worker_lost(),
+                    ended_by="crashed",
+                    time=self._now(),
+                    notes=tuple(self._notes),
+                )
+            )
+            self._channel.post(self._give_back)
+        else:
+            self._news.append(f"The Dask worker {self._run} was lost while it built.")
+
+    def _worker_lost(self) -> WorkerLost:
+        names = [str(place) for place in self._lost]
+        several = f"the Dask workers {' and '.join(names)} were" if len(names) > 1 else ""
+        which = several or f"the Dask worker {names[0]} was" if names else "its Dask workers were"
+        return WorkerLost(
+            f"{which[:1].upper()}{which[1:]} lost while {self._label} was built there.",
+            "The log of the worker or of its nanny may say why: most often the machine had not "
+            "enough memory.",
+            [message for _, message in self._words],
+            phase=self._open_phase,
+            workers=names,
+        )
+
+    def _take(self, message: dict[str, Any], at: float) -> None:
+        """Take a message of the present run."""
+        missed = message["number"] - self._read
+        self._read = message["number"] + 1
+        if missed:
+            self._notes.append(f"{missed} messages of the Dask worker were lost on the way.")
+        kind = message["kind"]
+        if kind == "data":
+            self._take_bytes(message["data"])
+        elif kind == "packed":
+            self._take_bytes(zlib.decompress(message["data"]))
+        elif kind == "waiting":
+            self._hooks.waiting(message["whom"])
+        elif kind == "running":
+            self.told_backend = (message["backend"], message["version"])
+            self._new_origin = at
+            if not self._runs:
+                self._runs = True
+                self._hooks.running()
+        elif kind == "end" and self._end is not None and self._run is not None:
+            place, end, sha256 = self._run, self._end, message["sha256"]
+            self._peak = end.peak_memory_bytes
+            self._ended_at = at
+            self._channel.post(lambda: self._finish(place, end, sha256))
+
+    def _acknowledge(self) -> None:
+        """Tell the worker what was read: it stops to send when too much is under way."""
+        place = self._run
+        if place is None or self._read - self._acknowledged < WINDOW // 4:
+            return
+        self._acknowledged = read = self._read
+
+        async def tell() -> None:
+            with contextlib.suppress(OSError):
+                await self._channel.call(place.address, "read", self.key, place.run, read)
+
+        self._channel.post(tell)
+
+    def _look(self) -> None:
+        """See whether something has ended that says nothing any more."""
+        client, future, now = self._options.client, self._future, clock.perf_counter()
+        if client.status in {"closing", "closed"}:
+            if self._cancel is None:
+                self._cancel = ("closed", now)
+            self._conclude(self._cancelled("killed" if self._run else "before build"))
+            return
+        if self._cancel is not None and self._ended_at is None:
+            patience = self._options.grace + KILL_AFTER_S + ANSWER_S
+            if self._abandoned:
+                patience = KILL_AFTER_S + 1.0
+            if now - self._cancel[1] > patience:
+                self._notes.append("The Dask worker did not say that the build has ended.")
+                self._conclude(self._cancelled("killed"))
+                self._channel.post(self._give_back)
+                return
+        if future is None:
+            return
+        if self._place is None and now - self._asked_why > _ASK_WHY_S:
+            self._asked_why = now
+            self._channel.post(self._ask_why)
+        self._look_at(future, now)
+
+    def _look_at(self, future: Any, now: float) -> None:
+        """See whether the task has ended without a word."""
+        status = future.status
+        if status in {"cancelled", "lost"} and self._cancel is None:
+            self._channel.forget()
+            self._conclude(failed(self._connection_lost(), self._now()))
+        elif status in {"error", "finished"} and self._ended_at is None:
+            if self._done_since is None:
+                self._done_since = now
+            if status == "error" or now - self._done_since > 1.0:
+                self._future = None
+                self._channel.post(lambda: self._explain_future(future))
+
+    def _connection_lost(self) -> BuildFailed:
+        where = f" (the worker was {self._run})" if self._run is not None else ""
+        return BuildFailed(
+            f"The Dask scheduler gave the build of {self._label} up, or the connection to it was "
+            f"lost{where}.",
+            "If the scheduler ended or was restarted, start it again, make a new client, and build "
+            "again.",
+            phase_evidence(self._open_phase),
+        )
+
+    def _now(self) -> float:
+        return max(0.0, clock.perf_counter() - self._origin)
+
+    def _cancelled(self, ended_by: str) -> Outcome:
+        return Outcome(
+            "cancelled",
+            ended_by=ended_by,
+            reason=self.cancel_reason,
+            time=self._now(),
+            notes=tuple(self._notes),
+        )
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """Take the outcome; the first one counts. From any thread."""
+        with self._concluding:
+            if self._outcome is not None:
+                return
+            self._outcome = outcome
+        self._channel.remove(self)
+        self._content = None
+        self._hooks.changed()
+
+    # ------------------------------------------------------------------ the request
+
+    def _pack(self) -> bytes:
+        """Make the request; it reads the whole model, once per file and process."""
+        source, self._source = self._source, None
+        assert source is not None  # noqa: S101 - it is packed once
+        model = None
+        if source.kind == "proto":
+            from trt_widget.network import serialize
+
+            source = dataclasses.replace(source, kind="bytes", value=serialize(source))
+        if source.kind != "callable":
+            self._content = content = _read(source, self._options)
+            model = {
+                "path": str(source.value) if source.kind == "path" else None,
+                "folders": [str(folder) for folder in self._options.external_data],
+                "digest": content.digest,
+                "files": [(piece.name, piece.size, piece.sha256) for piece in content.files],
+            }
+        options = dataclasses.replace(
+            self._options, configure=None, config=None, client=None, resources=(), output=None
+        )
+        return pickle.dumps(
+            {
+                "key": self.key,
+                "topic": self._channel.topic,
+                "protocol": PROTOCOL,
+                "version": __version__,
+                "label": self._label,
+                "source": dataclasses.replace(source, value=None),
+                "model": model,
+                "functions": self._functions,
+                "options": pickle.dumps(options),
+            }
+        )
+
+
+def _read(source: Source, options: BuildOptions) -> Content:
+    """Read all of a model, as far as it can be told what belongs to it."""
+    try:
+        return content_of(source.value, options.external_data)
+    except OSError as error:
+        explained = diagnosis.explain_source(source)
+        if explained is None and source.kind == "path":
+            with contextlib.suppress(OSError):
+                hashed = hash_file(source.value)
+                piece = Piece("model.onnx", source.value, hashed.state.size, hashed.sha256)
+                return Content((piece,))
+        raise explained or SourceError(
+            f"{source.display_name} cannot be read: {error.strerror}.", "Check the model's files."
+        ) from error
+
+
+def phase_evidence(phase: str | None) -> list[str]:
+    """Say in which phase a build was, where that is known."""
+    return [] if phase is None else [f"It was in the phase {phase}."]
+
+
+def _sha256(data: memoryview) -> str:
+    seen = hashlib.sha256()
+    for at in range(0, len(data), BLOCK):
+        seen.update(data[at : at + BLOCK])
+    return seen.hexdigest()
