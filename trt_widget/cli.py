@@ -195,6 +195,12 @@ def _add_build(commands: Any) -> _Parser:
         help="folder from which weight files may be read besides the model's own",
     )
     group.add_argument(
+        "--engine-cache",
+        action="store_true",
+        help="answer the same build again from the disk (in your cache folder, or where "
+        "TRT_WIDGET_ENGINES says)",
+    )
+    group.add_argument(
         "--exclusive",
         action=argparse.BooleanOptionalAction,
         help="whether builds of other processes on the GPU are waited for",

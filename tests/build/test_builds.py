@@ -139,6 +139,7 @@ def test_what_is_not_there_is_a_source_error(builds: Builds) -> None:
         ({"configure": "os:system"}, "not for requests"),
         ({"output": "/etc/x"}, "not for requests"),
         ({"executor": "thread"}, "not for requests"),
+        ({"engine_cache": True}, "not for requests"),
         ({"timing_cache": "/etc/passwd"}, "true or false"),
         ({"backend": ["os"]}, "must be a name"),
         ({1: 2}, "no option 1"),

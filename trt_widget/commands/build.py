@@ -108,6 +108,7 @@ def _new_build(arguments: argparse.Namespace) -> Build:
         network_flags=arguments.network_flag,
         external_data=arguments.external_data,
         exclusive=arguments.exclusive,
+        engine_cache=arguments.engine_cache,
         **options,
     )
 
