@@ -919,16 +919,21 @@ def _check_count(name: str, value: Any, least: int) -> int | None:
 def _check_devices(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
+    wrong = OptionError(
+        f"devices={value!r:.100} is no list of different GPUs.",
+        "Give their indexes: devices=[0, 1].",
+    )
     try:
-        found = [_check_count("devices", item, 0) for item in value]
+        items = list(value)
     except TypeError:
-        found = []
-    if isinstance(value, str) or not found or None in found or len(set(found)) < len(found):
-        raise OptionError(
-            f"devices={value!r} is no list of different GPUs.",
-            "Give their indexes: devices=[0, 1].",
-        )
-    return tuple(index for index in found if index is not None)
+        raise wrong from None
+    if not items or isinstance(value, (str, bytes)):
+        raise wrong
+    found = [_check_count("devices", item, 0) for item in items]
+    indexes = [index for index in found if index is not None]
+    if len(set(indexes)) < len(items):
+        raise wrong
+    return tuple(indexes)
 
 
 def _check_queue_name(value: Any) -> str | None:
