@@ -23,6 +23,7 @@ NAMES = (
     *("busy", "startup", "gap", "latency", "flood", "engine"),
     *("progress", "timeline"),
     *("sse", "terminal", "surfaces"),
+    *("queue", "overview", "cluster", "fleet"),
 )
 PACKAGES = ("tensorrt_rtx", "ipykernel", "ipywidgets", "anywidget")
 
@@ -75,7 +76,10 @@ def main() -> int:
     from tests.bench import (
         executors,
         figures,
+        fleet,
+        overview,
         progress,
+        queues,
         surfaces,
         surfaces_cost,
         surfaces_http,
@@ -85,6 +89,7 @@ def main() -> int:
 
     measure = figures.FIGURES | executors.FIGURES | progress.FIGURES | timeline.FIGURES
     measure |= surfaces_http.FIGURES | surfaces.FIGURES | surfaces_cost.FIGURES
+    measure |= queues.FIGURES | fleet.FIGURES | overview.FIGURES
 
     started = time.monotonic()
     print(header(), flush=True)
