@@ -422,6 +422,12 @@ def _of_record(record: Record) -> Side:
             "what it took is not known.",
             "Save a record after the end.",
         )
+    if result.ended_by == "cached":
+        raise CompareError(
+            f"The engine of {_shown(record.name)} is from the engine cache: nothing was built, and "
+            "there are no times to compare.",
+            "Build with engine_cache=False.",
+        )
     columns = record.path_columns
     paths: list[Path] = []
     for name, parent in zip(columns["name"], columns["parent"], strict=True):

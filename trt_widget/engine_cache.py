@@ -238,10 +238,9 @@ class EngineCache:
             return []
         now = time.time()
         found = []
-        for path, state in _listed(folder):
-            if _NAME.fullmatch(path.name):
-                # A clock that was wrong gives no entry a longer life.
-                found.append(_Entry(min(state.st_mtime, now), path.name, path, state.st_size))
+        for path, state in _listed(folder, _NAME):
+            # A clock that was wrong gives no entry a longer life.
+            found.append(_Entry(min(state.st_mtime, now), path.name, path, state.st_size))
         return sorted(found)
 
     def _shrink(self, kept: str) -> None:
@@ -256,8 +255,8 @@ class EngineCache:
                 total, count = total - entry.size, count - 1
         folder = self.folder
         assert folder is not None  # noqa: S101 - something was written to it
-        for path, state in _listed(folder):
-            if _LEFT.fullmatch(path.name) and state.st_mtime < time.time() - _LEFT_S:
+        for path, state in _listed(folder, _LEFT):
+            if state.st_mtime < time.time() - _LEFT_S:
                 _unlink(path)
 
 
@@ -521,10 +520,12 @@ def _checked_path(path: object) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def _listed(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Give the regular files of a folder; nothing where it cannot be read."""
+def _listed(folder: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Give the regular files of such names in a folder; nothing where it cannot be read."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for entry in found:
+            if not name.fullmatch(entry.name):
+                continue
             with contextlib.suppress(OSError):
                 state = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(state.st_mode):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trt_widget.identity import NetworkIdentity
     from trt_widget.options import BuildOptions, Profile, ShapeRange, Source
 
-__all__ = ["Prepared", "prepare", "serialize"]
+__all__ = ["Prepared", "device_notes", "prepare", "serialize"]
 
 
 @dataclass
@@ -207,19 +207,26 @@ def _check_device(options: BuildOptions, backend: Backend) -> list[str]:
         )
     if options.device is not None:
         use_device(options.device)
-    found = gpus()
-    if not found or (options.target and "CURRENT" not in options.target):
-        return []
-    gpu = found[options.device or 0]
-    if backend.runs_on(gpu):
-        return []
-    if options.target:
+    notes = device_notes(options, backend)
+    if notes and options.target:
+        gpu = gpus()[options.device or 0]
         raise OptionRejected(
             f"{backend} has no support for this machine's GPU, {gpu.name} "
             f"({gpu.compute_capability}): an engine for target='current' would run nowhere.",
             f"Name another target ({', '.join(backend.compute_capabilities())}), or use full "
             "TensorRT on this GPU.",
         )
+    return notes
+
+
+def device_notes(options: BuildOptions, backend: Backend) -> list[str]:
+    """Say what is to be known of an engine and this machine's GPU; the GPU is there."""
+    found = gpus()
+    if not found or (options.target and "CURRENT" not in options.target):
+        return []
+    gpu = found[options.device or 0]
+    if backend.runs_on(gpu):
+        return []
     note = (
         f"The engine will not run on this machine's GPU, {gpu.name} ({gpu.compute_capability}), "
         f"which {backend} does not support."

@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from tests import models
-from trt_widget import Build, BuildCancelled, EngineCache
+from trt_widget import Build, BuildCancelled, BuildWidget, CompareError, EngineCache, compare
 from trt_widget._files import is_whole
 
 if TYPE_CHECKING:
@@ -88,6 +88,22 @@ def test_the_second_build_is_answered(
     page = again.report(tmp_path / "report.html").read_text(encoding="utf-8")
     assert NOTE in page
     assert "the engine was built before" in page
+
+
+def test_the_card_says_so_and_its_times_are_not_compared(model: Path, cache: EngineCache) -> None:
+    built(model, cache)
+    w = BuildWidget(model, engine_cache=cache)
+    with closing(w):
+        w.start().wait(120)
+        limit = time.monotonic() + 30
+        while w.header["status"] != "succeeded":
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        assert w.header["cached"] is True
+        assert w.header["notes"][0].startswith(NOTE)
+        assert NOTE in w._repr_mimebundle_()[0]["text/html"]
+        with pytest.raises(CompareError, match="from the engine cache"):
+            compare(w, w)
 
 
 def test_where_the_builder_runs_does_not_matter(cache: EngineCache) -> None:

@@ -24,7 +24,7 @@ from trt_widget.executors import Outcome
 from trt_widget.identity import NetworkIdentity
 from trt_widget.logger import make_logger
 from trt_widget.monitor import ProgressMonitor
-from trt_widget.network import prepare
+from trt_widget.network import device_notes, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -206,7 +206,7 @@ class Worker:
         if found is None:
             return None
         facts = {"layers": found.layers, "device": found.device}
-        notes = [*lookup.notes, found.note]
+        notes = [*lookup.notes, found.note, *device_notes(self._options, self._backend)]
         return self._finished(found.engine, "cached", self.now(), notes, facts)
 
     def _finished(

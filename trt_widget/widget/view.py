@@ -291,6 +291,7 @@ class CardView:
             "cancel_requested": build.entered_at.get("cancelling"),
             "stop_latency_s": result.stop_latency_s if result else None,
             "ending": ending(result) if result else None,
+            "cached": result is not None and result.ended_by == "cached",
             "peak_memory_bytes": result.peak_memory_bytes if result else None,
             "notes": list(result.notes if result else build.notes),
             "detail": describe(build),

@@ -403,7 +403,8 @@ class View {
     if (!end) return;
     const took = duration(tookOf(end));
     const { error } = end;
-    setText(part("cause"), error ? error.cause : end.status === "succeeded" ? `The engine was built in ${took}.` : `It has ended after ${took}.`);
+    const made = end.ended_by === "cached" ? `The engine is from the cache, after ${took}.` : `The engine was built in ${took}.`;
+    setText(part("cause"), error ? error.cause : end.status === "succeeded" ? made : `It has ended after ${took}.`);
     const nodes = (error?.nodes ?? []).slice(0, 20).map(
       (/** @type {[number, string, string, string]} */ [node, name, operator, said]) => `node ${node} ${name} (${operator}): ${said}`,
     );

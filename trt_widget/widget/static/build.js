@@ -24,6 +24,7 @@
  * @property {number | null} [cancel_requested]
  * @property {number | null} [stop_latency_s] from the request to the end
  * @property {string | null} [ending] how a cancelled build came to its end
+ * @property {boolean} [cached] the engine was built before
  * @property {number | null} [peak_memory_bytes]
  * @property {string[]} [notes] sentences about how it runs or ran
  * @property {string | null} [detail] a sentence for people
@@ -1572,8 +1573,9 @@ class Card {
     if (status === "succeeded") {
       const [started, ended] = [number(header.started), number(header.ended)];
       const time = started === null || ended === null ? "" : ` in ${duration(ended - started)}`;
-      if (bytes !== null) sentence.push(`Engine of ${size(bytes)} built${time}`);
-      else if (time) sentence.push(`Engine built${time}`);
+      const made = header.cached ? "from the cache" : "built";
+      if (bytes !== null) sentence.push(`Engine of ${size(bytes)} ${made}${time}`);
+      else if (time) sentence.push(`Engine ${made}${time}`);
     }
     const latency = number(header.stop_latency_s);
     if (latency !== null && status === "cancelled") {
