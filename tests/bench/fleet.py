@@ -235,89 +235,109 @@ def fleet(*, long: bool) -> list[Row]:
     from distributed import Client
 
     rows: list[Row] = []
-    last: dict[str, float] = {}
+    found: dict[int, dict[str, float]] = {}
+    rounds = 4 if long else 2
     for workers in SIZES:
         say(f"  {workers} workers")
         with processes(workers) as (address, scheduler), Client(address) as client:
             client.wait_for_workers(workers, timeout=120)
             client.run_on_scheduler(_count)
             _run(client, workers)  # imports
+            time.sleep(1)
             load = Load(client, scheduler)
             time.sleep(5)
             idle = load.read()
-            rounds = 4 if long else 2
             load = Load(client, scheduler)
             _run(client, rounds * workers)
             short = load.read()
-            builds = rounds * workers
             load = Load(client, scheduler)
             threads = _run(client, workers, configure=_ten_seconds)
             steady = load.read()
             there, back = _ways(client)
-        seconds = steady["seconds"] * workers  # of running builds
-        last = {
-            "idle": idle["scheduler"] / idle["seconds"] / workers,
-            "scheduler build": short["scheduler"] / builds,
-            "client build": short["client"] / builds,
-            "scheduler": steady["scheduler"] / seconds,
-            "client": steady["client"] / seconds,
+        builds, seconds = rounds * workers, steady["seconds"] * workers  # of running builds
+        resting = {key: idle[key] / idle["seconds"] for key in ("scheduler", "client")}
+        above = {key: (steady[key] - resting[key] * steady["seconds"]) / seconds for key in resting}
+        found[workers] = {
+            "idle scheduler": resting["scheduler"],
+            "idle client": resting["client"],
+            "scheduler": above["scheduler"],
+            "client": above["client"],
             "messages": steady["messages"] / seconds,
             "bytes": steady["bytes"] / seconds,
             "threads": threads / workers,
             "there": there,
             "back": back,
+            "builds": builds,
+            "builds/s": builds / short["seconds"],
+            **{
+                f"{key} build": (short[key] - resting.get(key, 0.0) * short["seconds"]) / builds
+                for key in ("scheduler", "client", "messages", "bytes")
+            },
         }
-        rows += _rows(workers, short, builds, last)
-    return [*rows, *_thousand(last)]
+        rows += _rows(workers, found[workers])
+    return [*rows, *_thousand(found)]
 
 
 def _ten_seconds(builder: Any, network: Any, config: Any) -> None:
     slowly(0.05)(builder, network, config)
 
 
-def _rows(workers: int, short: dict[str, float], builds: int, per: dict[str, float]) -> list[Row]:
+def _rows(workers: int, per: dict[str, float]) -> list[Row]:
     head = f"{workers} workers"
     return [
         Row(
             f"{head}: a short build carries",
-            f"{short['messages'] / builds:.0f} messages, {short['bytes'] / builds / 1e3:.1f} kB, "
-            f"{1e3 * per['scheduler build']:.0f} ms of the scheduler, "
-            f"{1e3 * per['client build']:.0f} ms of the client ({builds / short['seconds']:.1f} "
-            "builds/s)",
+            f"{per['messages build']:.0f} messages, {per['bytes build'] / 1e3:.1f} kB, "
+            f"{1e3 * per['scheduler build']:.1f} ms of the scheduler, "
+            f"{1e3 * per['client build']:.1f} ms of the client ({per['builds/s']:.1f} builds/s)",
         ),
         Row(
             f"{head}: each second of a running build",
             f"{per['messages']:.1f} messages, {per['bytes'] / 1e3:.2f} kB, "
-            f"{1e3 * per['scheduler']:.1f} ms of the scheduler, "
-            f"{1e3 * per['client']:.1f} ms and {per['threads']:.1f} threads of the client",
+            f"{1e3 * per['scheduler']:.2f} ms of the scheduler, "
+            f"{1e3 * per['client']:.2f} ms and {per['threads']:.1f} threads of the client",
         ),
         Row(
             f"{head}: models to a worker, engines back",
             f"{per['there'] / 1e6:.0f} MB/s, {per['back'] / 1e6:.0f} MB/s",
         ),
-        Row(f"{head}: an idle worker", f"{1e3 * per['idle']:.2f} ms of the scheduler a second"),
+        Row(
+            f"{head}, idle",
+            f"{1e3 * per['idle scheduler']:.1f} ms of the scheduler a second, "
+            f"{1e3 * per['idle client']:.1f} ms of the client",
+        ),
     ]
 
 
-def _thousand(per: dict[str, float]) -> list[Row]:
-    """Say what a fleet would need, from the constants of the largest cluster; first what breaks."""
-    builds_a_second = FLEET / TYPICAL_S
-    scheduler = FLEET * (per["idle"] + per["scheduler"]) + builds_a_second * per["scheduler build"]
-    client = FLEET * per["client"] + builds_a_second * per["client build"]
-    engines = builds_a_second * TYPICAL_ENGINE / per["back"]
+def _thousand(found: dict[int, dict[str, float]]) -> list[Row]:
+    """Say what a fleet would need, by the constants of the largest cluster; first what breaks.
+
+    What an idle cluster takes is a line through the smallest and the largest.
+    """
+    small, large = min(found), max(found)
+    per = found[large]
+
+    def idle(who: str) -> float:
+        first, last = found[small][f"idle {who}"], per[f"idle {who}"]
+        slope = (last - first) / (large - small) if large > small else 0.0
+        return first + max(0.0, slope) * (FLEET - small)
+
+    a_second = FLEET / TYPICAL_S  # builds that end
     parts = {
-        "the scheduler's core": scheduler,
-        "the client's core": client,
-        f"engines of {TYPICAL_ENGINE / 1e6:.0f} MB through the scheduler": engines,
+        f"{who}'s core": idle(who) + FLEET * per[who] + a_second * per[f"{who} build"]
+        for who in ("scheduler", "client")
     }
-    worst = sorted(parts.items(), key=lambda item: -item[1])
+    size = f"{TYPICAL_ENGINE / 1e6:.0f} MB"
+    parts[f"way back of engines of {size} without a shared folder"] = (
+        a_second * TYPICAL_ENGINE / per["back"]
+    )
     return [
         Row(
-            f"{FLEET:,} workers, builds of {TYPICAL_S:.0f} s, by these constants: load of {name} "
-            "(1 is full)",
-            f"{value:.2f}, so full at {FLEET / value:,.0f} workers",
+            f"{FLEET:,} workers, builds of {TYPICAL_S:.0f} s, by these constants: load of the "
+            f"{name} (1 is full)",
+            f"{value:.2f}, so full at about {FLEET / value:,.0f} workers",
         )
-        for name, value in worst
+        for name, value in sorted(parts.items(), key=lambda item: -item[1])
     ]
 
 
