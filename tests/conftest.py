@@ -8,3 +8,5 @@ import os
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Builds of the tests are no experience; a test of the history names a file of its own.
 os.environ["TRT_WIDGET_HISTORY"] = "off"
+# Nor is one answered by what an earlier one has built; a test of the engine cache names a folder.
+os.environ["TRT_WIDGET_ENGINES"] = "off"

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import models
-from trt_widget import EngineCache, OptionError, _files, engine_cache
+from trt_widget import EngineCache, OptionError, _files, _plugins, engine_cache
+from trt_widget._plugins import other_plugins
 from trt_widget.backend import Gpu, find_backend
 from trt_widget.engine_cache import (
     FUNCTIONS,
@@ -166,6 +167,18 @@ def test_the_device_is_the_gpu_that_there_is(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set(found)) == 5
     assert device_of(options(), RTX) == device_of(options(device=0), RTX)
     assert device_of(options(device=6), RTX) is None
+
+
+def test_plugins_of_a_library_that_is_given_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = other_plugins((), RTX)
+    assert names, "TensorRT's own"
+    library = tmp_path / "plugin.so"
+    # No library of plugins can be made here: what one has registered stands in.
+    monkeypatch.setitem(_plugins._registered, (RTX.name, library), frozenset(names[:1]))
+    assert other_plugins((), RTX) == names
+    assert other_plugins([library], RTX) == names[1:]
 
 
 # ---- options ------------------------------------------------------------------------------------
