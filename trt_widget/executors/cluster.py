@@ -445,7 +445,7 @@ class DaskExecutor(Intake):
     def hear(self, message: dict[str, Any]) -> None:
         """Take a message of the task; it is read by the drain."""
         if message["kind"] == "begun":
-            self._place = _Place(message["run"], message["worker"], message["address"])
+            self._place = _Place(message["run"], message["name"], message["address"])
             self._channel.watch(self._place.address)
             if self._cancel is not None:
                 self._channel.post(self._stop)
@@ -761,7 +761,7 @@ class DaskExecutor(Intake):
         if again and not self._is_lost:
             assert self._run is not None  # noqa: S101 - as above
             self._take_loss(self._run.address)
-        place = _Place(message["run"], message["worker"], message["address"])
+        place = _Place(message["run"], message["name"], message["address"])
         self._run, self._is_lost = place, False
         self._runs, self._read, self._acknowledged, self._ended_at = False, 1, 1, None
         self._begin_stream()

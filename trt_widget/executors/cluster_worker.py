@@ -267,7 +267,7 @@ class Job:
         worker = self._site.worker
         self._say(
             "begun",
-            worker=str(worker.name),
+            name=str(worker.name),  # Dask itself writes its address into "worker"
             address=worker.address,
             protocol=PROTOCOL,
             version=__version__,

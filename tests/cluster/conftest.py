@@ -1,0 +1,154 @@
+"""Real clusters: one of this process for what leaves it as it was, others to be killed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from distributed import Client, LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parent.parent.parent
+#: By what the processes of these clusters are known, and whatever they start.
+MARK = "TRT_WIDGET_TEST_CLUSTER"
+os.environ[MARK] = uuid.uuid4().hex
+
+
+def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
+    """Wait for something, and give it."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+    return found
+
+
+def builders() -> list[psutil.Process]:
+    """Give the processes that build for the clusters of these tests, wherever they hang now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                any("executors.child" in part for part in process.cmdline())
+                and process.environ().get(MARK) == os.environ[MARK]
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two workers, processes of their own."""
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address=None,
+        local_directory=str(tmp_path_factory.mktemp("dask")),
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def shared(cluster: LocalCluster) -> Iterator[Client]:
+    """A client that stays."""
+    with Client(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def client(shared: Client) -> Iterator[Client]:
+    """The client, which every build gives back as it was."""
+    yield shared
+    until(lambda: not builders())
+    gc.collect()
+    until(lambda: not shared.futures and not shared.processing_anything())  # type: ignore[attr-defined] # see below
+
+
+def _busy(self: Client) -> bool:
+    return any(self.processing().values())
+
+
+Client.processing_anything = _busy  # type: ignore[attr-defined] # a word of these tests
+
+
+class Fleet:
+    """A ``dask scheduler`` and its workers, started by command line.
+
+    Parameters
+    ----------
+    folder
+        For their files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "scheduler.json"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._start("dask_scheduler", "--port", "0")
+
+    def _start(self, program: str, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
+        file = ("--scheduler-file", str(self._file))
+        log = self._folder / f"{program}-{len(self.processes)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    *([more.pop("under")] if "under" in more else []),
+                    sys.executable,
+                    "-m",
+                    f"distributed.cli.{program}",
+                    *("--dashboard-address", ":0"),
+                    *file,
+                    *arguments,
+                ],
+                cwd=ROOT,
+                env={**os.environ, **more},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(process)
+        return process
+
+    def worker(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen[bytes]:
+        """Start a worker of one thread and no nanny."""
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        plain = ("--nthreads", "1", "--no-nanny", "--local-directory", str(folder))
+        return self._start("dask_worker", "--name", name, *plain, *arguments, **environ)
+
+    def client(self, workers: int = 0) -> Client:
+        """Connect, when so many workers are there."""
+        until(self._file.exists)
+        made = Client(scheduler_file=str(self._file), timeout=60, set_as_default=False)
+        made.wait_for_workers(workers, timeout=60) if workers else None
+        return made
+
+    def close(self) -> None:
+        """End everything."""
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A cluster that the test may break."""
+    made = Fleet(tmp_path)
+    try:
+        yield made
+        until(lambda: not builders())
+    finally:
+        made.close()

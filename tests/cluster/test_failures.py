@@ -1,0 +1,211 @@
+"""Whatever dies: right states, right words, and no builder left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests import models
+from tests.cluster.conftest import MARK, ROOT, Fleet, builders, until
+from trt_widget import Build, BuildCancelled, BuildFailed
+from trt_widget.errors import BuildCrashed, WorkerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from distributed import Client
+
+#: About 0.3 s of callbacks, then seconds of silence.
+DENSENET = models.light_model("densenet121")
+SLOW = {"configure": models.slowly(0.02)}
+
+
+def building(build: Build) -> psutil.Process:
+    """Wait until the build's phases arrive; give the process that builds."""
+    until(lambda: build.status == "running" and build.tree.paths >= 2)
+    (found,) = builders()
+    return found
+
+
+def test_a_lost_worker_begins_the_build_again(fleet: Fleet) -> None:
+    workers = {name: fleet.worker(name) for name in ("first", "second")}
+    with fleet.client(2) as client:
+        build = Build(DENSENET, client=client, **SLOW).start()
+        building(build)
+        assert build.worker is not None
+        lost, other = sorted(workers, key=lambda name: not build.worker.startswith(name))
+        before = build.worker
+        workers[lost].kill()
+        until(lambda: build.worker is not None and build.worker.startswith(other))
+        building(build)
+        assert build.status == "running"
+        assert build.timings.loc[0, "count"] == 1  # the tree is the second run's alone
+        build.request_cancel()
+        build.wait_ended(60)
+        assert build.result is not None
+        assert build.result.status == "cancelled"
+        assert build.result.notes[:2] == (
+            f"The Dask worker {before} was lost while it built.",
+            f"It was begun again on the Dask worker {build.worker}.",
+        )
+
+
+def test_a_build_that_was_begun_again_ends_well(fleet: Fleet) -> None:
+    workers = {name: fleet.worker(name) for name in ("first", "second")}
+    with fleet.client(2) as client:
+        build = Build(DENSENET, client=client).start()
+        building(build)
+        name = (build.worker or "").partition(" ")[0]
+        workers[name].kill()
+        assert build.wait(60)
+        assert build.result is not None
+        assert len(build.result.notes) == 2
+        assert build.timings.loc[0, "count"] == 1
+        assert build.result.duration_s == pytest.approx(build.timings.loc[0, "total_s"], abs=1.0)
+
+
+def test_the_second_loss_fails_the_build(fleet: Fleet) -> None:
+    workers = {name: fleet.worker(name) for name in ("first", "second", "third")}
+    with fleet.client(3) as client:
+        build = Build(DENSENET, client=client, **SLOW).start()
+        lost: list[str] = []
+        for _ in range(2):
+            until(lambda: build.worker not in {None, *lost})
+            building(build)
+            assert build.worker is not None
+            lost.append(build.worker)
+            workers[build.worker.partition(" ")[0]].kill()
+        with pytest.raises(WorkerLost) as caught:
+            build.wait(60)
+        assert isinstance(caught.value, BuildCrashed)
+        assert list(caught.value.workers) == lost
+        assert all(name in str(caught.value) for name in lost)
+        assert caught.value.phase
+        assert build.result is not None
+        assert build.result.ended_by == "crashed"
+        until(lambda: not builders())
+
+
+def test_no_rescheduling_where_none_is_wanted(fleet: Fleet) -> None:
+    workers = {name: fleet.worker(name) for name in ("first", "second")}
+    with fleet.client(2) as client:
+        build = Build(DENSENET, client=client, reschedules=0, **SLOW).start()
+        building(build)
+        workers[(build.worker or "").partition(" ")[0]].kill()
+        with pytest.raises(WorkerLost):
+            build.wait(60)
+
+
+def test_a_worker_that_is_retired_is_lost_too(fleet: Fleet) -> None:
+    fleet.worker("first")
+    with fleet.client(1) as client:
+        build = Build(DENSENET, client=client, **SLOW).start()
+        building(build)
+        fleet.worker("second")
+        client.wait_for_workers(2, timeout=60)
+        client.retire_workers(names=["first"])
+        until(lambda: (build.worker or "").startswith("second"))
+        building(build)
+        build.kill()
+        build.wait_ended(60)
+
+
+def test_a_cancel_while_the_worker_is_lost(fleet: Fleet) -> None:
+    worker = fleet.worker("only")
+    with fleet.client(1) as client:
+        build = Build(DENSENET, client=client, **SLOW).start()
+        building(build)
+        worker.kill()
+        until(lambda: build.notes)
+        build.request_cancel()
+        with pytest.raises(BuildCancelled):
+            build.wait(60)
+        assert build.result is not None
+        assert build.result.ended_by == "crashed"
+
+
+def test_the_scheduler_dies(fleet: Fleet) -> None:
+    fleet.worker("only")
+    with fleet.client(1) as client:
+        build = Build(DENSENET, client=client, **SLOW).start()
+        building(build)
+        fleet.scheduler.kill()
+        with pytest.raises(BuildFailed, match="scheduler") as caught:
+            build.wait(60)
+        assert not isinstance(caught.value, WorkerLost)
+        assert "phase" in caught.value.messages[0]
+        until(lambda: not builders())
+
+
+def test_the_client_is_closed(fleet: Fleet) -> None:
+    fleet.worker("only")
+    client = fleet.client(1)
+    build = Build(DENSENET, client=client, **SLOW).start()
+    building(build)
+    client.close()
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.reason == "closed"
+    until(lambda: not builders())
+
+
+def test_the_client_is_killed(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.worker("only")
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            from distributed import Client
+            from tests import models
+            from trt_widget import Build
+            client = Client(scheduler_file={str(tmp_path / "scheduler.json")!r}, timeout=60)
+            build = Build({str(DENSENET)!r}, client=client, configure=models.slowly(0.02)).start()
+            build.wait()
+            """
+        )
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, str(script)], env=environ)
+    try:
+        until(builders)
+        process.kill()
+        until(lambda: not builders())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_script_that_ends_leaves_no_builder(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.worker("only")
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import time
+            from distributed import Client
+            from tests import models
+            from trt_widget import Build
+            client = Client(scheduler_file={str(tmp_path / "scheduler.json")!r}, timeout=60)
+            build = Build({str(DENSENET)!r}, client=client, configure=models.slowly(0.02)).start()
+            while build.tree.paths < 2:
+                time.sleep(0.01)
+            """
+        )
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environ, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    until(lambda: not builders())
