@@ -36,7 +36,7 @@ from trt_widget.widget.saved import SavedDisplay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trt_widget.build import Build, BuildResult
+    from trt_widget.build import Build
     from trt_widget.build_queue import BuildQueue
     from trt_widget.queue_jobs import Job, JobRow
 
@@ -208,6 +208,8 @@ class Overview(anywidget.AnyWidget):
         self._tickets = {"order": "", "select": ""}
         #: What the card shows.
         self._build: Build | None = None
+        #: What is said of an ended build that has no card.
+        self._told_of: tuple[Any, str, str] | None = None
         #: By the view's own name; "" stands for one that was displayed and has not spoken yet.
         self._views: dict[str, _Window] = {}
         self._requests: deque[Any] = deque(maxlen=MAX_REQUESTS)
@@ -448,8 +450,10 @@ class Overview(anywidget.AnyWidget):
         """Show the card of the selected build, or what there is in place of it."""
         job = None if self._index is None else self._queue[self._names[self._index]]
         build = None if job is None else job.build
-        selected = _nothing() if job is None else _described(job, build)
-        selected["ticket"] = self._tickets["select"]
+        if job is not None and job.result is not None and job.index == self.selected["index"]:
+            # What is looked at stays, though the queue has put the build away.
+            build = build or self._build
+        selected = {**self._described(job, build), "ticket": self._tickets["select"]}
         if build is self._build and selected == self.selected:
             return
         before = self.card
@@ -460,6 +464,30 @@ class Overview(anywidget.AnyWidget):
             self.selected = selected
         if before is not None and before is not self.card:
             before.close()
+
+    def _described(self, job: Job | None, build: Build | None) -> dict[str, Any]:
+        """Say what is selected, and what there is to say of it without a card."""
+        if job is None:
+            return _nothing()
+        described = {
+            "index": job.index,
+            "name": line(job.name, MAX_NAME),
+            "status": job.status,
+            "kind": "card",
+            "text": "",
+        }
+        if build is None and job.result is None:
+            waiting = job.waiting_for
+            described["kind"] = "waiting"
+            described["text"] = (
+                f"It waits for {line(waiting, MAX_NAME) if waiting else 'its turn'}."
+            )
+        elif build is None:
+            # It does not change any more, and reading the record takes a moment.
+            if self._told_of is None or self._told_of[0] is not job.result:
+                self._told_of = (job.result, *_told_of(job))
+            _, described["kind"], described["text"] = self._told_of
+        return described
 
     # ------------------------------------------------------------------ the end
 
@@ -606,40 +634,25 @@ def _nothing() -> dict[str, Any]:
     return {"index": None, "ticket": "", "name": "", "status": "", "kind": "none", "text": ""}
 
 
-def _described(job: Job, build: Build | None) -> dict[str, Any]:
-    """Say what is selected, and what there is to say of it without a card."""
-    text = ""
-    kind = "card"
-    if build is None:
-        kind = "waiting" if job.result is None else "ended"
-        waiting = job.waiting_for
-        text = (
-            (f"It waits for {line(waiting, MAX_NAME)}." if waiting else "It waits for its turn.")
-            if job.result is None
-            else _told_of(job.result)
-        )
-    return {
-        "index": job.index,
-        "name": line(job.name, MAX_NAME),
-        "status": job.status,
-        "kind": kind,
-        "text": text,
-    }
+def _told_of(job: Job) -> tuple[str, str]:
+    """Say what an ended build came to whose phases are not there to be drawn: a kind and a text."""
+    record = job.record
+    if record is not None:
+        from trt_widget.report import as_text
 
-
-def _told_of(result: BuildResult) -> str:
-    """Say what a build came to whose phases are not there."""
-    from trt_widget.words import closing
-
-    parts = [closing(result)]
-    if result.ended_by == "before build":
+        return "record", as_text(record)
+    result = job.result
+    if result is None:
+        return "ended", ""
+    parts = []
+    if result.ended_by == "before build" and result.status == "cancelled":
         parts.append("It was cancelled while it waited: nothing was built.")
     if result.error is not None and result.status == "failed":
         error = result.error
         parts += [error.cause, error.details(), *error.evidence, error.remedy]
     parts += [*result.notes, *result.warnings]
     text = "\n".join(part for part in parts if part)
-    return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 1] + "…"
+    return "ended", text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 1] + "…"
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

@@ -56,7 +56,7 @@
  * @property {string} [ticket]
  * @property {string} [name] untrusted
  * @property {Status} [status]
- * @property {"none" | "card" | "waiting" | "ended"} [kind]
+ * @property {"none" | "card" | "waiting" | "ended" | "record"} [kind] a record is a text with tables
  * @property {string} [text] in place of a card
  */
 
@@ -668,7 +668,7 @@ class Chosen {
     close.setAttribute("aria-label", "Close the selected build");
     close.append("✕");
     this.el.hidden = true;
-    this.el.setAttribute("role", "region");
+    this.el.setAttribute("role", "group");
     this.#text.dir = "auto";
     this.#head.append(this.#name, close);
     this.el.append(this.#head, this.#text, this.#host);
@@ -680,8 +680,11 @@ class Chosen {
     setShown(this.el, index !== null);
     const known = !choosing && selected.index === index;
     const name = known ? (selected.name ?? "") : "";
-    setText(this.#name, name);
+    // The card has the name itself.
+    const carded = known && selected.kind === "card";
+    setText(this.#name, carded ? "Selected build" : name);
     setAttribute(this.#name, "title", name || null);
+    setAttribute(this.#name, "data-carded", carded ? "" : null);
     setAttribute(this.el, "aria-label", `Selected build ${name}`);
     const reference = known && selected.kind === "card" ? session.card : null;
     const told = known ? (selected.kind === "card" ? "" : (selected.text ?? "")) : "Loading the build…";
@@ -691,6 +694,9 @@ class Chosen {
     }
     setShown(this.#text, told !== "");
     setText(this.#text, told);
+    setAttribute(this.#text, "data-kind", known ? (selected.kind ?? null) : null);
+    // What scrolls can be reached by the keyboard.
+    setAttribute(this.#text, "tabindex", known && selected.kind === "record" ? "0" : null);
   }
 
   dispose() {
@@ -741,6 +747,8 @@ class View {
   #cancelAll = button("trt-q-button", () => this.#session.cancel("all"));
   #bar = part("trt-q-whole", "progressbar");
   #fill = make("div", "trt-q-fill");
+  /** At the end: how many of the builds came to what. @type {(readonly [status: Status, el: HTMLElement])[]} */
+  #shares = [];
   #percent = make("span", "trt-q-done");
   #left = make("span", "trt-q-time-left");
   #basis = foreign("trt-q-basis");
@@ -816,6 +824,8 @@ class View {
   #build() {
     const root = this.#root;
     root.setAttribute("role", "group");
+    // Where the focus goes when the button that has it leaves.
+    root.tabIndex = -1;
     // Lab's own keys (arrows, Enter, letters) are not meant here.
     root.dataset["lmSuppressShortcuts"] = "true";
     const pill = make("span", "trt-q-pill");
@@ -829,6 +839,12 @@ class View {
     this.#bar.setAttribute("aria-valuemin", "0");
     this.#bar.setAttribute("aria-valuemax", "100");
     this.#bar.append(this.#fill);
+    for (const status of /** @type {const} */ (["succeeded", "failed", "cancelled"])) {
+      const el = make("div", "trt-q-share");
+      el.dataset["status"] = status;
+      this.#bar.append(el);
+      this.#shares.push([status, el]);
+    }
     const outlook = make("div", "trt-q-outlook");
     outlook.append(this.#percent, this.#left, this.#basis);
 
@@ -965,7 +981,7 @@ class View {
     const index = this.#session.index;
     this.#session.select(null);
     const row = index === null ? undefined : this.#rows.get(index);
-    (row?.el ?? this.#search).focus({ preventScroll: true });
+    (row?.el ?? this.#root).focus({ preventScroll: true });
   }
 
   /** @param {FocusEvent} event */
@@ -1093,7 +1109,7 @@ class View {
       [this.#cancelPending, "pending", active && pending > 0 && status !== "cancelling"],
       [this.#cancelAll, "all", active],
     ])) {
-      if (!usable && document.activeElement === press) this.#search.focus({ preventScroll: true });
+      if (!usable && document.activeElement === press) this.#root.focus({ preventScroll: true });
       setShown(press, usable);
       const asked = session.asked.has(target) || shown === "cancelling";
       setAttribute(press, "aria-disabled", String(asked));
@@ -1109,7 +1125,10 @@ class View {
     const said = `${whole.format(done)} of ${whole.format(total)} done${cached > 0 ? `, ${whole.format(cached)} from the engine cache` : ""}`;
     setAttribute(this.#bar, "aria-valuenow", shownProgress === null ? null : String(Math.floor(shownProgress * 100)));
     setAttribute(this.#bar, "aria-valuetext", [said, left].filter(Boolean).join(", "));
-    setStyle(this.#fill, "width", `${((shownProgress ?? 0) * 100).toFixed(1)}%`);
+    setStyle(this.#fill, "width", final ? "0%" : `${((shownProgress ?? 0) * 100).toFixed(1)}%`);
+    for (const [status, el] of this.#shares) {
+      setStyle(el, "width", final && total > 0 ? `${(((counts[status] ?? 0) / total) * 100).toFixed(2)}%` : "0%");
+    }
     setText(this.#percent, said);
     setText(this.#left, left);
     setText(this.#basis, left ? (head.basis ?? "") : "");
