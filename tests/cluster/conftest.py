@@ -75,14 +75,7 @@ def client(shared: Client) -> Iterator[Client]:
     yield shared
     until(lambda: not builders())
     gc.collect()
-    until(lambda: not shared.futures and not shared.processing_anything())  # type: ignore[attr-defined] # see below
-
-
-def _busy(self: Client) -> bool:
-    return any(self.processing().values())
-
-
-Client.processing_anything = _busy  # type: ignore[attr-defined] # a word of these tests
+    until(lambda: not shared.futures and not any(shared.processing().values()))
 
 
 class Fleet:
@@ -100,13 +93,15 @@ class Fleet:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("dask_scheduler", "--port", "0")
 
-    def _start(self, program: str, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, program: str, *arguments: str, hidden: Path | None = None, **more: str
+    ) -> subprocess.Popen[bytes]:
         file = ("--scheduler-file", str(self._file))
         log = self._folder / f"{program}-{len(self.processes)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
-                    *([more.pop("under")] if "under" in more else []),
+                    *(_without(hidden) if hidden is not None else ()),
                     sys.executable,
                     "-m",
                     f"distributed.cli.{program}",
@@ -122,18 +117,23 @@ class Fleet:
         self.processes.append(process)
         return process
 
-    def worker(self, name: str, *arguments: str, **environ: str) -> subprocess.Popen[bytes]:
-        """Start a worker of one thread and no nanny."""
+    def worker(
+        self, name: str, *arguments: str, hidden: Path | None = None, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker of one thread and no nanny, which sees an empty folder at ``hidden``."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         plain = ("--nthreads", "1", "--no-nanny", "--local-directory", str(folder))
-        return self._start("dask_worker", "--name", name, *plain, *arguments, **environ)
+        return self._start(
+            "dask_worker", "--name", name, *plain, *arguments, hidden=hidden, **environ
+        )
 
     def client(self, workers: int = 0) -> Client:
         """Connect, when so many workers are there."""
         until(self._file.exists)
         made = Client(scheduler_file=str(self._file), timeout=60, set_as_default=False)
-        made.wait_for_workers(workers, timeout=60) if workers else None
+        if workers:
+            made.wait_for_workers(workers, timeout=60)
         return made
 
     def close(self) -> None:
@@ -141,6 +141,13 @@ class Fleet:
         for process in reversed(self.processes):
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+def _without(folder: Path) -> list[str]:
+    """Give the beginning of a command that sees an empty folder in place of ``folder``."""
+    script = 'mount -t tmpfs none "$1" && shift && exec "$@"'
+    mounts = "-m" if os.geteuid() == 0 else "-rm"
+    return ["unshare", mounts, "sh", "-c", script, "sh", str(folder)]
 
 
 @pytest.fixture

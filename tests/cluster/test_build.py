@@ -1,0 +1,446 @@
+"""One build on a Dask cluster: all that a build in a child process here can do, far away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+import tensorrt_rtx as trt
+from distributed import Client
+
+from tests import models
+from tests.cluster.conftest import Fleet, builders, until
+from trt_widget import (
+    Build,
+    BuildCancelled,
+    BuildFailed,
+    BuildStateError,
+    ConfigureFailed,
+    OptionError,
+    ParseFailed,
+    SourceError,
+)
+from trt_widget.errors import BuildCrashed
+from trt_widget.executors.cluster import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distributed import LocalCluster
+
+#: About 0.3 s of callbacks, then seconds of silence.
+DENSENET = models.light_model("densenet121")
+SQUEEZENET = models.light_model("squeezenet")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every call of a worker: the method, and the bytes that went along or came back."""
+    seen: list[tuple[str, int]] = []
+    call = Channel.call
+
+    async def noting(self: Channel, address: str, method: str, *arguments: Any, **more: Any) -> Any:
+        answer = await call(self, address, method, *arguments, **more)
+        sizes = [len(a) for a in (*arguments, answer) if isinstance(a, bytes)]
+        seen.append((method, sum(sizes)))
+        return answer
+
+    monkeypatch.setattr(Channel, "call", noting)
+    return seen
+
+
+def runs(engine: Any) -> bool:
+    """Whether TensorRT takes the engine."""
+    logger = trt.Logger(trt.Logger.ERROR)
+    # Without a GPU there is no runtime: the head of the engine is what can be looked at.
+    del logger
+    return bytes(engine[:4]) == b"ftrt" or len(engine) > 1000
+
+
+def in_the_gap(build: Build) -> None:
+    """Wait until TensorRT has been silent for a while."""
+    until(lambda: build.tree.paths > 8 and build.now() - build.tree.last_callback > 0.5)
+
+
+# ------------------------------------------------------------------ what comes home
+
+
+def test_all_that_a_build_here_gives(client: Client) -> None:
+    here = Build(SQUEEZENET, executor="process").start()
+    engine = here.wait(60)
+    build = Build(SQUEEZENET, client=client)
+    assert build.executor == "auto"
+    told: list[Any] = []
+    build.subscribe(told.extend)
+    far = build.start().wait(60)
+    assert build.executor == "dask"
+    assert len(far) == len(engine)
+    result = build.result
+    assert result is not None
+    assert result.status == "succeeded"
+    assert result.ended_by == "completed"
+    assert result.executor == "dask"
+    assert result.worker is not None
+    assert "tcp://" in result.worker
+    assert result.device == here.result.device  # type: ignore[union-attr] # it has ended
+    assert result.layers == here.result.layers  # type: ignore[union-attr] # it has ended
+    assert result.peak_memory_bytes is not None
+    assert result.notes == ()
+    assert list(build.timings["path"]) == list(here.timings["path"])
+    assert list(build.timings["count"]) == list(here.timings["count"])
+    assert (build.spans["end_s"] >= build.spans["start_s"]).all()
+    assert list(build.log["message"])
+    statuses = [event.status for event in told if type(event).__name__ == "StatusChanged"]
+    assert statuses == ["running", "succeeded"]
+
+
+@pytest.mark.parametrize("form", ["path", "bytes", "proto", "callable"])
+def test_sources(client: Client, tmp_path: Path, form: str) -> None:
+    made = models.mlp()
+    path = tmp_path / "model.onnx"
+    onnx.save(made, str(path))
+    data = path.read_bytes()
+
+    def source() -> tuple[Any, ...]:
+        import tensorrt_rtx as trt
+
+        logger = trt.Logger(trt.Logger.ERROR)
+        builder = trt.Builder(logger)
+        network = builder.create_network()
+        parser = trt.OnnxParser(network, logger)
+        assert parser.parse(data)
+        return builder, network, parser
+
+    given = {"path": path, "bytes": data, "proto": made, "callable": source}[form]
+    build = Build(given, client=client, configure=lambda *_: print("configured")).start()
+    engine = build.wait(60)
+    assert len(engine) == len(Build(path).start().wait(60))
+    assert "configured" in build.printed
+    assert build.name == Build(given).name
+
+
+def test_output_on_a_shared_disk(
+    client: Client, tmp_path: Path, sent: list[tuple[str, int]]
+) -> None:
+    output = tmp_path / "model.engine"
+    build = Build(SQUEEZENET, client=client, output=output).start()
+    engine = build.wait(60)
+    assert output.read_bytes() == bytes(engine)
+    assert build.result is not None
+    assert build.result.output == output
+    assert [path.name for path in tmp_path.iterdir()] == ["model.engine"]
+    methods = [method for method, _ in sent]
+    assert "place" in methods
+    assert "get" not in methods
+    assert "put" not in methods
+
+
+def test_events_arrive_while_it_builds(client: Client) -> None:
+    build = Build(SQUEEZENET, client=client, configure=models.slowly(0.005)).start()
+    seen = set()
+    until(lambda: seen.add(build.tree.paths) or build.result)  # type: ignore[func-returns-value] # collects
+    assert build.result is not None
+    assert build.result.status == "succeeded"
+    assert len(seen - {0}) > 3
+
+
+# ------------------------------------------------------------------ another machine
+
+
+@pytest.fixture
+def far_away(fleet: Fleet, tmp_path: Path) -> Iterator[tuple[Client, Path]]:
+    """A worker that sees nothing of the folder that it comes with."""
+    here = tmp_path / "here"
+    here.mkdir()
+    fleet.worker("far", hidden=here)
+    with fleet.client(1) as client:
+        yield client, here
+
+
+def test_a_model_is_sent_once_and_the_engine_comes_back(
+    far_away: tuple[Client, Path], sent: list[tuple[str, int]]
+) -> None:
+    client, here = far_away
+    made = models.mlp(layers=4, width=800)  # 10 MB: three pieces
+    path = models.save_external(made, here / "model.onnx")
+    weights = (here / "weights.bin").stat().st_size
+    size = path.stat().st_size + weights
+    assert weights > 2 * 4 * 1024 * 1024
+    output = here / "out.engine"
+    first = [Build(path, client=client, output=output).start(), Build(path, client=client).start()]
+    engines = [build.wait(60) for build in first]
+    assert sum(bytes_ for method, bytes_ in sent if method == "put") == size
+    assert [bytes_ for method, bytes_ in sent if method == "get"]
+    assert output.read_bytes() == bytes(engines[0])
+    assert sorted(p.name for p in here.iterdir()) == ["model.onnx", "out.engine", "weights.bin"]
+    assert len(engines[1]) == len(engines[0]) == len(Build(path).start().wait(60))
+    before = list(sent)
+    # Bytes are the same content again, and a changed model is another.
+    plain = models.mlp()
+    for _ in range(2):
+        Build(plain, client=client).start().wait(60)
+    onnx.save(plain, str(here / "plain.onnx"))
+    Build(here / "plain.onnx", client=client).start().wait(60)
+    again = [bytes_ for method, bytes_ in sent[len(before) :] if method == "put"]
+    assert len(again) == 1
+
+
+def test_weights_beside_and_above_the_model(
+    far_away: tuple[Client, Path], sent: list[tuple[str, int]]
+) -> None:
+    client, here = far_away
+    folder = here / "models" / "deep"
+    folder.mkdir(parents=True)
+    (here / "models" / "shared").mkdir()
+    path = models.save_external(models.mlp(), folder / "model.onnx", "weights.bin")
+    (folder / "weights.bin").rename(here / "models" / "shared" / "w.bin")
+    loaded = onnx.load(str(path), load_external_data=False)
+    for tensor in loaded.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../shared/w.bin"
+    path.write_bytes(loaded.SerializeToString())
+    options = {"external_data": here / "models"}
+    here_built = Build(path, **options).start().wait(60)
+    build = Build(path, client=client, **options).start()
+    assert len(build.wait(60)) == len(here_built)
+    assert sum(method == "put" for method, _ in sent) == 2
+
+
+def test_missing_weights_are_missed_here(far_away: tuple[Client, Path]) -> None:
+    client, here = far_away
+    path = models.save_external(models.mlp(), here / "model.onnx")
+    (here / "weights.bin").unlink()
+    build = Build(path, client=client).start()
+    with pytest.raises(SourceError, match=r"weights\.bin"):
+        build.wait(60)
+    assert build.worker is None
+
+
+def test_an_output_that_cannot_be_written(far_away: tuple[Client, Path]) -> None:
+    from trt_widget import SaveError
+
+    client, here = far_away
+    folder = here / "gone"
+    folder.mkdir()
+    build = Build(models.mlp(), client=client, output=folder / "out.engine")
+    folder.rmdir()
+    with pytest.raises(SaveError):
+        build.start().wait(60)
+    assert build.engine is not None  # it is not lost
+
+
+# ------------------------------------------------------------------ cancel
+
+
+def test_cancel_at_a_step(client: Client) -> None:
+    build = Build(SQUEEZENET, client=client, configure=models.slowly(0.01)).start()
+    until(lambda: build.tree.paths >= 2)
+    assert build.request_cancel()
+    assert build.status == "cancelling"
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.ended_by == "step"
+    assert build.result.reason == "user"
+
+
+def test_cancel_in_the_gap_reaches_the_child_at_once(client: Client) -> None:
+    build = Build(DENSENET, client=client, grace=0.0).start()
+    in_the_gap(build)
+    begun = time.monotonic()
+    build.request_cancel()
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert time.monotonic() - begun < 5.0  # the loaded machine's; 0.1 s on an idle one
+    assert build.result is not None
+    assert build.result.ended_by == "terminated"
+
+
+def test_kill_and_deadline(client: Client) -> None:
+    build = Build(DENSENET, client=client, configure=models.slowly(0.02)).start()
+    until(lambda: build.tree.paths >= 2)
+    build.kill()
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+
+    build = Build(DENSENET, client=client, timeout=0.3, configure=models.slowly(0.02)).start()
+    with pytest.raises(BuildCancelled, match="timeout="):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.reason == "deadline"
+
+
+def test_cancel_before_it_begins(client: Client) -> None:
+    blockers = [
+        Build(DENSENET, client=client, configure=models.slowly(0.02)).start() for _ in range(2)
+    ]
+    until(lambda: all(build.worker for build in blockers))
+    build = Build(models.mlp(), client=client).start()
+    until(lambda: build.waiting_for == "a free Dask worker")
+    assert build.status == "pending"
+    build.request_cancel()
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.ended_by == "before build"
+    for blocker in blockers:
+        blocker.kill()
+        blocker.wait_ended(60)
+
+
+def test_cancel_at_any_moment_of_the_beginning(client: Client) -> None:
+    for pause in (0.0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3):
+        build = Build(DENSENET, client=client, configure=models.slowly(0.01)).start()
+        time.sleep(pause)  # any moment is good
+        build.request_cancel()
+        with pytest.raises(BuildCancelled):
+            build.wait(60)
+
+
+# ------------------------------------------------------------------ failures of the build itself
+
+
+def test_errors_come_home(client: Client) -> None:
+    build = Build(models.unknown_operators("Nope"), client=client).start()
+    with pytest.raises(ParseFailed) as caught:
+        build.wait(60)
+    assert [node.operator for node in caught.value.nodes] == ["Nope"]
+
+    def configure(*_: Any) -> None:
+        raise ValueError("what I said")
+
+    build = Build(models.mlp(), client=client, configure=configure).start()
+    with pytest.raises(ConfigureFailed, match="what I said"):
+        build.wait(60)
+
+    build = Build(models.mlp(), client=client, configure=models.configure_crash).start()
+    with pytest.raises(BuildCrashed) as crash:
+        build.wait(60)
+    assert crash.value.signal == "SIGSEGV"
+    assert Build(models.mlp(), client=client).start().wait(60)
+
+
+def test_what_cannot_travel(client: Client) -> None:
+    lock = threading.Lock()
+    build = Build(models.mlp(), client=client, configure=lambda *_: lock.acquire())
+    with pytest.raises(OptionError, match="client= is not possible"):
+        build.start()
+
+
+# ------------------------------------------------------------------ clusters and clients
+
+
+def test_no_worker_has_the_resources(client: Client) -> None:
+    build = Build(models.mlp(), client=client, resources={"GPU": 1}).start()
+    waits = "a Dask worker with GPU=1: none of 2 has it"
+    until(lambda: build.waiting_for == waits)
+    from trt_widget.words import describe
+
+    assert describe(build) == f"Waits for {waits}."
+    build.request_cancel()
+    build.wait_ended(60)
+
+
+def test_resources_choose_the_worker(fleet: Fleet) -> None:
+    fleet.worker("plain")
+    fleet.worker("able", "--resources", "GPU=1")
+    with fleet.client(2) as client:
+        builds = [Build(models.mlp(), client=client, resources={"GPU": 1}) for _ in range(3)]
+        for build in builds:
+            build.start()
+        for build in builds:
+            build.wait(60)
+            assert (build.worker or "").startswith("able ")
+
+
+def test_a_worker_without_the_package(fleet: Fleet, tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text("import sys\nsys.modules['trt_widget'] = None\n")
+    fleet.worker("bare", PYTHONPATH=str(hook))
+    with fleet.client(1) as client:
+        build = Build(models.mlp(), client=client).start()
+        with pytest.raises(BuildFailed, match="Dask worker cannot build") as caught:
+            build.wait(60)
+        assert "trt-widget" in caught.value.remedy
+        # One that comes later is not kept out by us either.
+        fleet.worker("later", PYTHONPATH=str(hook))
+        client.wait_for_workers(2, timeout=60)
+
+
+def test_a_worker_without_tensorrt(fleet: Fleet, tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text("import sys\nsys.modules['tensorrt_rtx'] = None\n")
+    fleet.worker("bare", PYTHONPATH=str(hook))
+    with fleet.client(1) as client:
+        build = Build(models.mlp(), client=client).start()
+        with pytest.raises(BuildFailed, match="Dask worker cannot build") as caught:
+            build.wait(60)
+        assert "TensorRT" in str(caught.value)
+
+
+def test_another_version_on_the_worker(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trt_widget.executors.cluster.PROTOCOL", 99)
+    monkeypatch.setattr("trt_widget.executors.cluster.__version__", "99.0")
+    build = Build(models.mlp(), client=client).start()
+    with pytest.raises(
+        BuildFailed, match=r"does not understand the requests of the client's 99\.0"
+    ):
+        build.wait(60)
+
+
+def test_twenty_builds_of_two_clients(client: Client, cluster: LocalCluster) -> None:
+    with Client(cluster, set_as_default=False) as other:
+        builds = [
+            Build(models.mlp(layers=2 + index % 3), client=(client, other)[index % 2])
+            for index in range(20)
+        ]
+        for build in builds:
+            build.start()
+        sizes = [len(build.wait(100)) for build in builds]
+    assert len(set(sizes)) == 3
+    assert all(build.result is not None and not build.result.notes for build in builds)
+    assert len({build.worker for build in builds}) == 2
+
+
+def test_an_asynchronous_client(cluster: LocalCluster) -> None:
+    async def main() -> None:
+        async with Client(cluster.scheduler_address, asynchronous=True) as client:
+            build = Build(models.mlp(), client=client).start()
+            with pytest.raises(BuildStateError, match="await build"):
+                build.wait()
+            assert await build
+            build = Build(DENSENET, client=client, configure=models.slowly(0.02)).start()
+            while build.tree.paths < 2:
+                await asyncio.sleep(0.01)
+            build.request_cancel()
+            with pytest.raises(BuildCancelled):
+                await build
+
+    asyncio.run(main())
+    until(lambda: not builders())
+
+
+def test_options(client: Client, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"dask\.distributed\.Client"):
+        Build(models.mlp(), client="tcp://127.0.0.1:8786")
+    with pytest.raises(OptionError, match="there is no client="):
+        Build(models.mlp(), resources={"GPU": 1})
+    for wrong in ({"GPU": 0}, {"GPU": "1"}, {1: 1}, "GPU", {"GPU": float("nan")}):
+        with pytest.raises(OptionError, match="resources"):
+            Build(models.mlp(), client=client, resources=wrong)
+    with pytest.raises(OptionError, match="thread"):
+        Build(models.mlp(), client=client, executor="thread")
+    with pytest.raises(OptionError, match="reschedules"):
+        Build(models.mlp(), client=client, reschedules=-1)
+    # Paths on the worker are not looked for here.
+    plugins = Build(models.mlp(), client=client, plugins=tmp_path / "nowhere.so").start()
+    with pytest.raises(BuildFailed, match=r"nowhere\.so"):
+        plugins.wait(60)
