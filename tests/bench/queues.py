@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -16,8 +17,8 @@ from tests.models import light_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Builds at once: what the machine of the tests has cores for.
-WORKERS = 2
+#: Builds at once: two on the machine of the tests, half of the cores on a larger one.
+WORKERS = max(2, (os.cpu_count() or 2) // 2)
 
 
 # ------------------------------------------------------------------ one machine
@@ -26,7 +27,7 @@ WORKERS = 2
 def queue(*, long: bool) -> list[Row]:
     """N builds over k workers against the same in sequence, beside what the machine can do."""
     rounds = 5 if long else 3
-    models = [str(light_model(name)) for name in ("shufflenet", "resnet50", "inception_v1")] * 4
+    models = [str(light_model(name)) for name in ("shufflenet", "resnet50", "inception_v1")] * 2 * WORKERS
     times: dict[str, list[float]] = {
         name: [] for name in ("sequence", "queue", "plain sequence", "plain")
     }
