@@ -555,6 +555,8 @@ def _plain_result(result: BuildResult) -> dict[str, Any]:
     plain = {name: getattr(result, name) for name in _RESULT_FIELDS}
     plain["output"] = None if result.output is None else str(result.output)
     plain["error"] = None if result.error is None else _bounded(to_record(result.error))
+    if result.worker is not None:
+        plain["worker"] = result.worker
     return plain
 
 
@@ -847,6 +849,7 @@ def _read_result(data: dict[str, Any], messages: list[LogMessage]) -> BuildResul
         notes=_get(given, "notes", _texts),
         error=None if error is None else from_record(error),
         timing_cache=cache_facts(given.get("timing_cache")),
+        worker=_text(given.get("worker")),
     )
 
 

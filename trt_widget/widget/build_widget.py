@@ -84,6 +84,10 @@ class BuildWidget(BuildCard):
         - ``timing_cache``: path, or True for one per version and GPU; for full TensorRT
         - ``engine_cache``: True or a folder: the same build again is answered from the disk
         - ``backend``: ``"tensorrt"``, ``"tensorrt_rtx"`` or the module
+        - ``client``: a ``dask.distributed.Client``, to build on a worker of its cluster, whose
+          ``plugins`` and ``timing_cache`` are then meant; ``resources``: what the worker has to
+          have, such as ``{"GPU": 1}``; ``reschedules``: how often a build whose worker was lost
+          is begun again, once by default
 
     Attributes
     ----------

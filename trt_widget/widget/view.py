@@ -284,7 +284,7 @@ class CardView:
             "device": result.device if result else None,
             "executor": build.executor,
             "where": where(build),
-            "grace": build.grace_s if build.executor == "process" else None,
+            "grace": build.grace_s if build.executor in {"process", "dask"} else None,
             "started": started,
             "ended": None if result is None or started is None else started + result.duration_s,
             "last_callback": build.epoch(tree.last_callback) if tree.paths else started,
@@ -298,7 +298,9 @@ class CardView:
             "failure": failure(error, [message.message for message in serious])
             if build.status == "failed" and error
             else None,
-            "blocked_by": build.waiting_for if build.status == "pending" else None,
+            "blocked_by": build.waiting_for
+            if build.status == "pending" and build.waits_for_build
+            else None,
             "can_cancel_blocker": build.status == "pending" and build.can_cancel_blocker,
             "can_cancel": build.status in ("pending", "running") and build.can_cancel,
             "cancels_refused": build.cancels_refused,

@@ -15,7 +15,7 @@
  * @property {Status} [status]
  * @property {string} [backend] package and version
  * @property {string | null} [device]
- * @property {"process" | "thread" | "attached" | "followed" | "auto"} [executor] where the builder runs
+ * @property {"process" | "thread" | "dask" | "attached" | "followed" | "auto"} [executor] where the builder runs
  * @property {string | null} [where] the same in words
  * @property {number | null} [grace] seconds from a cancel until the build process is ended; null where there is none
  * @property {number | null} [started] when it became `running`
@@ -1582,7 +1582,7 @@ class Card {
       sentence.push(`Stopped after ${duration(latency)}${header.ending ? ` (${header.ending})` : ""}`);
     } else if (latency !== null && status !== "succeeded") sentence.push(`Ended ${duration(latency)} after Cancel`);
     const peak = number(header.peak_memory_bytes);
-    const whose = header.executor === "process" || header.executor === "followed" ? "" : " of this kernel";
+    const whose = ["process", "dask", "followed"].includes(header.executor ?? "") ? "" : " of this kernel";
     // Behind what is measured, too; else behind the cause.
     const first = sentence.length > 0;
     if (peak !== null && first) sentence.push(` · peak memory${whose} ${memory(peak)}`);
