@@ -27,7 +27,8 @@ WORKERS = max(2, (os.cpu_count() or 2) // 2)
 def queue(*, long: bool) -> list[Row]:
     """N builds over k workers against the same in sequence, beside what the machine can do."""
     rounds = 5 if long else 3
-    models = [str(light_model(name)) for name in ("shufflenet", "resnet50", "inception_v1")] * 2 * WORKERS
+    names = ("shufflenet", "resnet50", "inception_v1")
+    models = [str(light_model(name)) for name in names] * 2 * WORKERS
     times: dict[str, list[float]] = {
         name: [] for name in ("sequence", "queue", "plain sequence", "plain")
     }
