@@ -1168,14 +1168,15 @@ class Build:
         if self._drain_thread is not None and not self._drain_thread.is_alive():
             self._conclude_broken()
 
+    def works_here(self) -> bool:
+        """Whether the calling thread is one of the build's own, which its end waits for."""
+        thread, executor = threading.current_thread(), self._executor
+        return thread is self._drain_thread or (executor is not None and executor.builds_on(thread))
+
     def _check_not_inside(self) -> None:
         """Raise `BuildStateError` if the build would wait for the thread that waits for it."""
-        thread = threading.current_thread()
-        executor = self._executor
-        if not self._ended.is_set() and (
-            thread is self._drain_thread or (executor is not None and executor.builds_on(thread))
-        ):
-            if self.executor == "dask" and thread is not self._drain_thread:
+        if not self._ended.is_set() and self.works_here():
+            if self.executor == "dask" and threading.current_thread() is not self._drain_thread:
                 raise BuildStateError(
                     f"The build of {self.name} cannot be waited for in the event loop of its Dask "
                     "client: everything comes through that.",

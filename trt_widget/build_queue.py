@@ -35,7 +35,6 @@ from trt_widget.errors import (
     check_reason,
 )
 from trt_widget.executors.isolation import gpus_apart
-from trt_widget.options import OPTION_NAMES
 from trt_widget.queue_cluster import address_of, in_flight, slots
 from trt_widget.queue_estimate import LookBack, Outlook, State, outlook
 from trt_widget.queue_jobs import Job, JobRow, UnknownJobError, make_jobs
@@ -43,7 +42,7 @@ from trt_widget.queue_plan import Plan, Start
 from trt_widget.queue_store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     import pandas as pd
 
@@ -160,11 +159,10 @@ class BuildQueue:
         else:
             for option, value in (("per_device", per_device), ("devices", devices)):
                 _refuse(option, value, "child processes of this machine; resources= limits those")
-        defaults = {"engine_cache": engine_cache}
+        defaults: dict[str, Any] = {"engine_cache": engine_cache}
         if client is not None:
             # What is begun again is counted once, here.
-            defaults = {**defaults, "client": client, "resources": resources, "reschedules": 0}
-        defaults = {key: value for key, value in defaults.items() if key in OPTION_NAMES}
+            defaults.update(client=client, resources=resources, reschedules=0)
         folder = None if output_dir is None else _make_folder(output_dir)
         self._jobs = make_jobs(jobs, {**defaults, **options}, folder, self._check_job)
         self._order = list(self._jobs.values())
@@ -186,7 +184,9 @@ class BuildQueue:
         self._told_at = -SIGN_OF_LIFE_S
         self._outlook = Outlook(0.0)
         self._judged_at = -JUDGE_S
-        self._asked_at = 0.0
+        self._asked_at = -_ASK_S
+        #: How many builds the cluster runs at once, or 0 while that is not known.
+        self._slots = 0
         self._back = LookBack(self._order, lambda: self._plan.is_over)
         self._store = Store()
         self._whole: deque[Job] = deque()
@@ -280,7 +280,7 @@ class BuildQueue:
         deadline = None if timeout is None else clock.monotonic() + timeout
         pause = 0.05 if between else 0.2
         interrupted = False
-        self._check_not_inside()
+        self._check_not_inside([job.build for job in self._order if job.begun and job.build])
         while True:
             try:
                 while not self._ended.wait(
@@ -539,18 +539,15 @@ class BuildQueue:
         if not self._started and self._status not in FINAL:
             raise BuildStateError(f"{self.name} was not started.", remedy="Call start() first.")
 
-    def _check_not_inside(self) -> None:
+    def _check_not_inside(self, builds: Iterable[Build] = ()) -> None:
         """Raise `BuildStateError` if the queue would wait for the thread that waits for it."""
-        if self._ended.is_set():
-            return
-        if threading.current_thread() is self._thread:
+        inside = threading.current_thread() is self._thread
+        if not self._ended.is_set() and (inside or any(build.works_here() for build in builds)):
             raise BuildStateError(
-                f"{self.name} cannot be waited for by a function that it calls itself.",
-                remedy="Wait elsewhere, or look at its status.",
+                f"{self.name} cannot be waited for by a function that it or one of its builds "
+                "calls (a subscriber, configure=), or in the event loop of its Dask client.",
+                remedy="Wait elsewhere, use await, or look at its status.",
             )
-        for job in self._order:
-            if job.begun and job.build is not None:
-                job.build.check_waiting()
 
     def _check_alive(self) -> None:
         """Raise `BuildStateError` if nobody works on it: in a process forked from its own."""
@@ -622,6 +619,7 @@ class BuildQueue:
         count = slots(self._client, self._resources)
         self._asked_at = clock.monotonic()
         if count is not None:
+            self._slots = count
             with self._lock:
                 self._plan.workers = min(in_flight(count), self._workers or in_flight(count))
 
@@ -737,6 +735,9 @@ class BuildQueue:
                 plan = self._plan.copy()
                 time = clock.time()
                 states = [_state_of(job, time) for job in self._order]
+            # Those that were handed over and wait for a device or a Dask worker.
+            plan.put_back([job for job in plan.running if states[job].status == "pending"])
+            plan.workers = min(plan.workers, self._slots or plan.workers)
             found = outlook(plan, states, self._back.earlier)
         except Exception:  # noqa: BLE001 - the time left is worth no failure
             _report("trt_widget: the time left of %s could not be estimated", self.name)
@@ -879,11 +880,10 @@ def _state_of(job: Job, now: float) -> State:
         share = job.row(now).progress or 0.0 if result.status == "cancelled" else 1.0
         took = result.duration_s if succeeded and not job.cached else None
         return State("ended", job.model, progress=share, took_s=took)
-    if build is None or not job.begun:
+    since = build.entered_at.get("running") if build is not None and job.begun else None
+    if build is None or since is None:
         return State("pending", job.model)
-    since = build.entered_at.get("running")
-    elapsed = 0.0 if since is None else max(0.0, now - since)
-    return State("running", job.model, elapsed, build.eta_s, build.progress)
+    return State("running", job.model, max(0.0, now - since), build.eta_s, build.progress)
 
 
 def _cores() -> int:

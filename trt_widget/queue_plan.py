@@ -125,6 +125,12 @@ class Plan:
         self._pending.appendleft(index)
         return True
 
+    def put_back(self, jobs: Sequence[int]) -> None:
+        """Take jobs for not begun, in this order before all that wait."""
+        for job in reversed(jobs):
+            self.end(job)
+            self._pending.appendleft(job)
+
     def cancel(self, index: int) -> bool:
         """Take a job out that waits, and let one that runs not begin again.
 

@@ -348,6 +348,9 @@ def test_jobs_without_a_device_get_the_first_that_is_free() -> None:
     copy.end(3)
     assert copy.next() == (4, 1)
     assert (plan.pending, plan.running) == ((4,), (1, 3))
+    plan.put_back([1, 3])
+    assert (plan.pending, plan.running) == ((1, 3, 4), ())
+    assert plan.next() == (1, 0)
 
 
 def test_gpus_of_one_kind_share_the_work_and_others_do_not() -> None:
