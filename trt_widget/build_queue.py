@@ -15,6 +15,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import sys
 import threading
 import time as clock
 from collections import deque
@@ -190,6 +191,7 @@ class BuildQueue:
         self._back = LookBack(self._order, lambda: self._plan.is_over)
         self._store = Store()
         self._whole: deque[Job] = deque()
+        self._full = False
         self._overview: Any = None
 
     def _check_job(self, arguments: Mapping[str, Any]) -> None:
@@ -224,6 +226,7 @@ class BuildQueue:
             if self._status in FINAL:
                 return self
             self._started = True
+            self._pid = os.getpid()
             thread = threading.Thread(
                 target=self._run, name=f"trt_widget {self.name}"[:60], daemon=True
             )
@@ -521,13 +524,14 @@ class BuildQueue:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Show the overview in a notebook, and elsewhere a table."""
-        from trt_widget.widget.kernel import in_kernel
+        if "ipykernel" in sys.modules:  # a terminal need not load the widgets
+            from trt_widget.widget.kernel import in_kernel
 
-        if in_kernel():
-            if self._overview is None:
+            if in_kernel() and self._overview is None:
                 from trt_widget.widget.overview import Overview
 
                 self._overview = Overview(self)
+        if self._overview is not None:
             return self._overview._repr_mimebundle_(**kwargs)
         from trt_widget.queue_table import queue_text
 
@@ -722,7 +726,9 @@ class BuildQueue:
             try:
                 job.put_away(self._store)
             except Exception:  # noqa: BLE001 - then the build itself is kept
-                _report("trt_widget: the build of %s could not be put away", job.name)
+                if not self._full:  # the disk, most likely: once is enough
+                    self._full = True
+                    _report("trt_widget: the build of %s could not be put away", job.name)
 
     def _judge(self) -> None:
         """Say how far the whole is, about once a second."""

@@ -17,6 +17,7 @@ error home so)::
     ├── BuildStateError      (RuntimeError)  waiting before starting, starting twice
     ├── RecordError          (ValueError)    a saved record cannot be read (trt_widget.record)
     ├── CompareError         (ValueError)    what cannot be compared (trt_widget.comparison)
+    ├── UnknownJobError      (KeyError)      a queue has no such job (trt_widget.queue_jobs)
     ├── BuildCancelled                       somebody or something asked for the end
     └── BuildFailed                          the build cannot give an engine
         ├── SourceError                      missing, empty, not ONNX, truncated, weights missing
