@@ -331,6 +331,35 @@ def test_cancel_one_pending_and_all() -> None:
     assert queue.asked == [queue.made[5].name, "pending", None]
 
 
+def test_what_is_cancelled_before_the_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "HEARTBEAT_S", 0.1)
+    queue = BuildQueue({"a": models.mlp(), "b": models.mlp()}, engine_cache=False)
+    shown = made(queue)
+    look(shown)
+    until(lambda: updates(shown))
+    # While nothing changes, a queue that waits to be started has nothing to say.
+    before = len(updates(shown))
+    time.sleep(0.5)
+    assert len(updates(shown)) == before
+    queue.request_cancel("a")
+    until(lambda: shown.table["rows"][0][3] == "cancelled")
+    queue.request_cancel()
+    until(lambda: shown.head["status"] == "cancelled")
+
+
+def test_a_new_run_of_the_cell_replaces_it_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "AGAIN_S", 0.1)
+    queue = fake_queue(50)
+    shown = made(queue)
+    shown._replace()
+    until(lambda: shown.head["replaced"])
+    assert shown.comm is not None
+    queue.end()
+    until(lambda: shown.comm is None)
+    assert open_comms() == 0
+    until(is_idle)
+
+
 # ------------------------------------------------------------------ the selected build
 
 

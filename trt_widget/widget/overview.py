@@ -218,7 +218,8 @@ class Overview(anywidget.AnyWidget):
         self._news = False
         self._stale = False
         self._unanswered = False
-        self._last = -HEARTBEAT_S
+        #: When it was looked whether there is something to tell, and when there was.
+        self._last = self._sent = -HEARTBEAT_S
         self._told = False
         self._again: float | None = None
         self._thread: threading.Thread | None = None
@@ -308,21 +309,24 @@ class Overview(anywidget.AnyWidget):
             times.append(self._last + ANSWER_S)
         if final and self._again is not None:
             times.append(self._again)
-        if not final and self._queue.status != "pending":
+        if not final and (some or self._queue.status != "pending"):
+            # Also of one that was not started: what is cancelled there, no thread tells of.
             times.append(self._last + (HEARTBEAT_S if some else IDLE_S))
         return min(times, default=None)
 
     def _write(self, now: float, *, final: bool) -> None:
         """Bring the traits up to date; what has not changed is not sent."""
         again = final and self._again is not None and now >= self._again
-        beat = now - self._last >= HEARTBEAT_S or final or self._unanswered
+        beats = self._queue.status != "pending" and now - self._sent >= HEARTBEAT_S
+        beat = beats or final or self._unanswered
         self._stale = self._unanswered = False
+        self._last = now
         self._follow_selection()
         rows = self._queue.rows()
         head, table = self._head(rows), self._table(rows)
         same = {**head, "now": 0} == {**self.head, "now": 0} and table == self.table
         if not same or beat:
-            self._last = now
+            self._sent = now
             with self.hold_sync():
                 self.table = table
                 self.head = head
