@@ -22,7 +22,7 @@ from ipywidgets.widgets.widget import _instances
 
 from tests import models
 from tests.browser.fake_queue import FakeQueue, fake_queue, fake_row
-from trt_widget import Build, BuildCancelled, BuildWidget, OptionError
+from trt_widget import Build, BuildCancelled, BuildWidget, OptionError, build_queue
 from trt_widget.build_queue import BuildQueue
 from trt_widget.queue_table import MAX_LINES, queue_html, queue_text
 from trt_widget.widget import overview
@@ -432,6 +432,51 @@ def test_a_build_that_waits_and_one_that_was_never_built() -> None:
     until(lambda: shown.selected["kind"] == "ended")
     assert "nothing was built" in shown.selected["text"]
     queue.request_cancel()
+
+
+def test_a_build_that_was_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_queue, "KEPT", 1)
+    slow = {"source": models.light_model("squeezenet"), "configure": models.slowly(0.004)}
+    jobs = {"a": slow, "b": models.mlp(), "c": models.mlp(), "d": models.mlp()}
+    queue = BuildQueue(jobs, executor="thread", workers=1, engine_cache=False)
+    shown = made(queue)
+    look(shown)
+    select(shown, 0)
+    queue.start()
+    until(lambda: shown.card is not None)
+    assert queue["b"].status == "pending"
+    queue.wait()
+    assert queue["a"].build is queue["b"].build is None
+    # What is looked at stays.
+    until(lambda: shown.head["status"] == "succeeded")
+    assert shown.selected["kind"] == "card"
+    assert shown.card.header["status"] == "succeeded"
+    # Of another one the record is shown.
+    select(shown, 1)
+    assert (shown.selected["kind"], shown.card) == ("record", None)
+    text = shown.selected["text"]
+    assert text.startswith("b: succeeded")
+    assert "Building engine" in text
+    select(shown, 0)
+    assert shown.selected["kind"] == "record"
+    select(shown, 3)
+    assert shown.card.build is queue["d"].build
+
+
+def test_the_card_follows_the_next_attempt() -> None:
+    jobs = {"dies": {"source": models.mlp(), "configure": models.configure_crash}}
+    queue = BuildQueue(jobs, retries=1, engine_cache=False)
+    shown = made(queue)
+    look(shown)
+    select(shown, 0)
+    queue.start()
+    queue.wait()
+    job = queue["dies"]
+    assert (job.status, job.attempts) == ("failed", 2)
+    until(lambda: shown.head["status"] == "failed" and shown.card.header["status"] == "failed")
+    assert shown.card.build is job.build
+    assert shown.table["rows"][0][10] == 2
+    assert len([widget for widget in _instances.values() if isinstance(widget, BuildWidget)]) == 1
 
 
 def test_the_card_of_a_running_build_is_live_and_cancels_it() -> None:

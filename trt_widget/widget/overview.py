@@ -547,7 +547,7 @@ class Overview(anywidget.AnyWidget):
 class SavedQueue(SavedDisplay):
     """The second display of a queue."""
 
-    noun = "they"
+    noun = "the builds"
 
     def __init__(self, queue: BuildQueue) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ class SavedDisplay:
 
         return (
             f"<div><b>{html(self.name)}</b>: the live view needs a running kernel and "
-            f"Jupyter's widgets. What {self.noun} came to stands above, once it has ended.</div>"
+            f"Jupyter's widgets. What {self.noun} came to stands above, after the end.</div>"
         )
 
     def finish(self) -> None:
