@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -222,11 +221,14 @@ def test_sixty_builds_leave_little_in_memory_and_all_engines_readable() -> None:
     assert row.elapsed_s == queue["0"].result.duration_s
 
 
-def test_what_is_put_away_is_read_from_its_own_file(tmp_path: Path) -> None:
-    many = {f"{number}": MLP for number in range(KEPT + 2)}
-    queue = BuildQueue(many, workers=2, output_dir=tmp_path / "engines").start()
+def test_what_is_put_away_is_read_from_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "KEPT_BYTES", 1)  # engines this large: one is kept
+    queue = BuildQueue(dict.fromkeys("0123", MLP), workers=1, output_dir=tmp_path / "engines")
+    queue.start()
     queue.wait(100)
-    until(lambda: queue["0"].build is None or not queue_thread(queue))
+    assert [job.build is None for job in jobs(queue)] == [True, True, False, False]
     job = queue["0"]
     assert job.build is None
     assert bytes(job.engine) == (tmp_path / "engines" / "0.engine").read_bytes()
@@ -238,10 +240,6 @@ def test_what_is_put_away_is_read_from_its_own_file(tmp_path: Path) -> None:
         _ = job.engine
     assert str(tmp_path) not in str(caught.value)
     assert queue.results().loc["0", "engine"] == tmp_path / "engines" / "0.engine"
-
-
-def queue_thread(queue: BuildQueue) -> bool:
-    return queue._thread is not None and queue._thread.is_alive()
 
 
 def test_one_at_a_time_where_a_job_says_exclusive() -> None:
@@ -482,40 +480,49 @@ def test_an_await_does_not_block_and_its_end_is_that_of_the_queue() -> None:
 # ------------------------------------------------------------------ life and death
 
 OWNER = """
-import sys
 import psutil
+import time
 from tests import models
 from trt_widget import BuildCancelled, BuildQueue
 
 def main():
-    job = dict(source=models.mlp(), configure=models.slowly(2.0))
+    job = dict(source=models.mlp(), OPTIONS)
     queue = BuildQueue({name: job for name in "abc"}, workers=2, engine_cache=False)
     told = []
 
     def tell(_changed):
-        if not told and queue.counts()["running"] == 2:
+        pids = [process.pid for process in psutil.Process().children()]
+        begun = [job.build for job in queue.jobs.values() if job.build is not None]
+        if not told and len(pids) == 2 and all("READY" in build.printed for build in begun):
             told.append(1)
-            print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+            print(*pids, flush=True)
 
     queue.subscribe(tell)
     queue.start()
     MODE
-    print(queue.status, *[job.result.reason for job in queue.jobs.values()], flush=True)
 
 main()
 """
+SLOW = "configure=models.slowly(2.0)"
+DEAF = "configure=lambda *_: (print('asleep'), time.sleep(300)), grace=100"
 WAIT = """try:
         queue.wait()
     except BuildCancelled as error:
-        print("cancelled by", error.reason, flush=True)"""
+        print("cancelled by", error.reason, flush=True)
+    print(queue.status, *[job.result.reason for job in queue.jobs.values()], flush=True)"""
 LEAVE = """while not told:
-        __import__("time").sleep(0.01)
-    return"""
+        time.sleep(0.01)"""
+TWICE = """queue.subscribe(lambda _: queue["c"].result and print("heard", flush=True))
+    try:
+        queue.wait()
+    except KeyboardInterrupt:
+        print("left", queue.status, flush=True)"""
 
 
-def owner(mode: str) -> subprocess.Popen[str]:
+def owner(mode: str, options: str = SLOW, ready: str = "") -> subprocess.Popen[str]:
+    script = OWNER.replace("MODE", mode).replace("OPTIONS", options).replace("READY", ready)
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER).replace("MODE", mode)],
+        [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -545,6 +552,19 @@ def test_interrupt_cancels_all_and_the_wait_says_so() -> None:
     assert process.returncode == 0
     assert said == "cancelled by interrupt\ncancelled interrupt interrupt interrupt\n"
     assert gone(pids)
+
+
+def test_a_second_interrupt_leaves_at_once_and_no_builder_stays() -> None:
+    with owner(TWICE, DEAF, "asleep") as process:
+        pids = builders(process)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "heard\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+    assert process.returncode == 0
+    assert "left cancelling" in said.splitlines()
+    until(lambda: gone(pids), 20)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "leaves"])

@@ -24,6 +24,7 @@ from trt_widget import (
     SourceError,
     UnknownOptionError,
 )
+from trt_widget import build_queue as queue_module
 from trt_widget.backend import Gpu
 from trt_widget.build_queue import UnknownJobError, _devices_of
 from trt_widget.queue_cluster import _slots_of, in_flight
@@ -354,13 +355,56 @@ def test_jobs_without_a_device_get_the_first_that_is_free() -> None:
 
 
 def test_gpus_of_one_kind_share_the_work_and_others_do_not() -> None:
-    def gpu(name: str) -> Gpu:
-        fields: dict[str, Any] = dict.fromkeys(Gpu._fields, 0)  # there is none here to be asked
-        return Gpu(**{**fields, "name": name})
+    def gpu(name: str) -> Gpu:  # there is none here to be asked
+        return Gpu(0, name, "SM90")
 
     assert _devices_of(()) == ()
     assert _devices_of((gpu("A"), gpu("A"))) == (0, 1)
     assert _devices_of((gpu("A"), gpu("B"))) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("given", "workers", "devices", "per_device", "exclusive"),
+    [
+        ({}, 2, (0, 1), 1, None),
+        ({"per_device": 3}, 6, (0, 1), 3, False),
+        ({"devices": [1]}, 1, (1,), 1, None),
+        ({"workers": 4}, 4, (0, 1), 1, None),
+    ],
+)
+def test_a_machine_with_two_gpus(  # noqa: PLR0917 - pytest names them
+    given: dict[str, Any],
+    workers: int,
+    devices: tuple[int, ...],
+    per_device: int,
+    exclusive: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = Gpu(0, "A", "SM90")
+    # There is none here.
+    monkeypatch.setattr(
+        queue_module, "gpus_apart", lambda _cancelled: (gpu, gpu._replace(number=1))
+    )
+    queue = BuildQueue({"a": MODEL, "b": MODEL, "c": {"source": MODEL, "device": 1}}, **given)
+    queue._look_around()
+    plan = queue._plan
+    assert (plan.workers, plan.devices, plan.per_device) == (workers, devices, per_device)
+    starts = list(iter(plan.next, None))
+    build = queue._make_build(queue["a"], starts[0].device)
+    assert build.options.device == starts[0].device == devices[0]
+    assert build.options.exclusive is exclusive
+    assert build.name == "a"
+    own = queue._make_build(queue["c"], 1)
+    assert own.options.device == 1
+
+
+def test_a_machine_without_a_gpu() -> None:
+    queue = BuildQueue({"a": MODEL, "b": {"source": MODEL, "exclusive": True}})
+    queue._look_around()
+    assert queue._plan.workers == max(1, len(os.sched_getaffinity(0)) // 2)
+    assert (queue._plan.devices, queue._plan.per_device) == ((), None)
+    assert queue._make_build(queue["a"], None).options.exclusive is False
+    assert queue._make_build(queue["b"], None).options.exclusive is True
 
 
 def test_how_many_builds_a_cluster_is_handed() -> None:
