@@ -173,6 +173,8 @@ class BuildQueue:
         self._lock = threading.RLock()
         self._status = "pending"
         self._started = False
+        #: What tells the line apart in which it waits.
+        self._line = ""
         self._pid = os.getpid()
         self._wake = Wake()
         self._ended = threading.Event()
@@ -376,9 +378,8 @@ class BuildQueue:
         check_reason(reason)
         with self._lock:
             chosen = self._order if job is None else [self[job]]
-            if pending:
-                waiting = set(self._plan.pending)
-                chosen = [entry for entry in chosen if entry.index in waiting]
+            if pending:  # also one that waits elsewhere: for a device, or on a cluster
+                chosen = [entry for entry in chosen if entry.status == "pending"]
             found = [self._cancel(entry, reason) for entry in chosen]
             if job is None and not pending and any(found) and self._status == "running":
                 self._status = "cancelling"
@@ -814,25 +815,27 @@ class _Lines:
     def queue(self, queue: BuildQueue) -> None:
         """Take a place behind those that are there."""
         with self._lock:
-            self._lines.setdefault(_place_of(queue), deque()).append(queue)
+            # Read once: a client that was closed has forgotten its scheduler.
+            queue._line = line = _line_of(queue)  # noqa: SLF001 - the same module
+            self._lines.setdefault(line, deque()).append(queue)
 
     def first(self, queue: BuildQueue) -> BuildQueue | None:
         """Give the one whose turn it is, or None where ``queue`` is in no line."""
         with self._lock:
-            line = self._lines.get(_place_of(queue))
+            line = self._lines.get(queue._line)  # noqa: SLF001 - as above
             return line[0] if line is not None and queue in line else None
 
     def leave(self, queue: BuildQueue) -> None:
         """Give the place up; leaving twice is harmless."""
         with self._lock:
-            line = self._lines.get(_place_of(queue))
+            line = self._lines.get(queue._line)  # noqa: SLF001 - as above
             if line is None or queue not in line:
                 return
             line.remove(queue)
             if line:
                 line[0]._wake.set()  # noqa: SLF001 - the same module
             else:
-                del self._lines[_place_of(queue)]
+                del self._lines[queue._line]  # noqa: SLF001 - as above
 
     def all(self) -> list[BuildQueue]:
         """Give all that are in a line."""
@@ -848,7 +851,7 @@ class _Lines:
 _LINES: Final = _Lines()
 
 
-def _place_of(queue: BuildQueue) -> str:
+def _line_of(queue: BuildQueue) -> str:
     client = queue._client  # noqa: SLF001 - the same module
     return "" if client is None else address_of(client)
 
