@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 #: By what the processes of these clusters are known, and whatever they start.
 MARK = "TRT_WIDGET_TEST_CLUSTER"
-os.environ[MARK] = uuid.uuid4().hex
+# A worker may import this too, and has the mark already.
+os.environ.setdefault(MARK, uuid.uuid4().hex)
 
 
 def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
@@ -36,18 +37,18 @@ def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
 
 def builders() -> list[psutil.Process]:
     """Give the processes that build for the clusters of these tests, wherever they hang now."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if (
-                any("executors.child" in part for part in process.cmdline())
-                and process.environ().get(MARK) == os.environ[MARK]
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return [process for process in psutil.process_iter() if _builds(process)]
+
+
+def _builds(process: psutil.Process) -> bool:
+    try:
+        return (
+            any("executors.child" in part for part in process.cmdline())
+            and process.environ().get(MARK) == os.environ[MARK]
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except psutil.Error:  # it has ended, or is none of ours
+        return False
 
 
 @pytest.fixture(scope="session")
@@ -64,14 +65,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def shared(cluster: LocalCluster) -> Iterator[Client]:
-    """A client that stays."""
+    """Connect once."""
     with Client(cluster) as made:
         yield made
 
 
 @pytest.fixture
 def client(shared: Client) -> Iterator[Client]:
-    """The client, which every build gives back as it was."""
+    """Give the client, and see that every build leaves it as it was."""
     yield shared
     until(lambda: not builders())
     gc.collect()
@@ -152,7 +153,7 @@ def _without(folder: Path) -> list[str]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """A cluster that the test may break."""
+    """Give a cluster that the test may break."""
     made = Fleet(tmp_path)
     try:
         yield made

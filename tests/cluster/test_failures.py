@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+from distributed import Client, LocalCluster
 
 from tests import models
 from tests.cluster.conftest import ROOT, Fleet, builders, until
@@ -207,4 +209,47 @@ def test_a_script_that_ends_leaves_no_builder(fleet: Fleet, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
+    until(lambda: not builders())
+
+
+def test_a_nanny_begins_its_worker_again(tmp_path: Path) -> None:
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            dashboard_address=None,
+            local_directory=str(tmp_path),
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        build = Build(DENSENET, client=client, **SLOW).start()
+        builder = building(build)
+        before = build.worker
+        parent = builder.parent()
+        assert parent is not None
+        parent.kill()
+        until(lambda: build.worker != before)
+        building(build)
+        build.kill()
+        build.wait_ended(60)
+        assert build.result is not None
+        assert len(build.result.notes) == 2
+    until(lambda: not builders())
+
+
+def test_the_event_loop_of_the_client_ends() -> None:
+    async def main() -> Build:
+        cluster = await LocalCluster(
+            n_workers=1, processes=False, asynchronous=True, dashboard_address=None
+        )
+        client = await Client(cluster, asynchronous=True, set_as_default=False)
+        build = Build(DENSENET, client=client, **SLOW).start()
+        while build.tree.paths < 2:  # noqa: ASYNC110 - a tree has no events to wait for
+            await asyncio.sleep(0.01)
+        await cluster.close()
+        return build
+
+    build = asyncio.run(main())
+    with pytest.raises((BuildFailed, BuildCancelled)):
+        build.wait(60)
     until(lambda: not builders())

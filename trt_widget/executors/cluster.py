@@ -134,7 +134,7 @@ class Channel:
         self._watched: dict[str, Callable[[Any], Any] | None] = {}
         #: Held while a build is submitted: they come to the cluster in the order of their starts.
         self.order = asyncio.Lock()
-        #: The thread of the event loop, once it is known.
+        #: The thread that the event loop was seen in.
         self.thread: int | None = None
 
     @staticmethod
@@ -168,6 +168,16 @@ class Channel:
         except RuntimeError:
             return False
         return True
+
+    @property
+    def loop_thread(self) -> int | None:
+        """The thread that runs the event loop, as far as is known."""
+        return self.thread if self._loop.is_running() else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the event loop is closed: nothing comes any more."""
+        return self._loop.is_closed()
 
     def add(self, executor: DaskExecutor) -> None:
         """Have an executor hear what its task says."""
@@ -433,7 +443,7 @@ class DaskExecutor(Intake):
 
     def builds_on(self, thread: threading.Thread) -> bool:
         """Whether ``thread`` runs the client's event loop, by which everything comes."""
-        return thread.ident is not None and thread.ident == self._channel.thread
+        return thread.ident is not None and thread.ident == self._channel.loop_thread
 
     @property
     def outcome(self) -> Outcome | None:
@@ -472,6 +482,7 @@ class DaskExecutor(Intake):
                 request = await asyncio.to_thread(self._pack)
                 if self._cancel is not None or self._outcome is not None:
                     self._conclude(self._cancelled("before build"))
+                    self._content = None
                     return
                 self._future = self._channel.client.submit(
                     _make_task(),
@@ -765,6 +776,8 @@ class DaskExecutor(Intake):
         self._run, self._is_lost = place, False
         self._runs, self._read, self._acknowledged, self._ended_at = False, 1, 1, None
         self._begin_stream()
+        if self._why:  # what was waited for is there
+            self._hooks.pending(f"the Dask worker {place} to begin")
         if again:
             self._again, self._new_origin = True, at
             if self._outcome is None:
@@ -850,6 +863,9 @@ class DaskExecutor(Intake):
     def _look(self) -> None:
         """See whether something has ended that says nothing any more."""
         client, future, now = self._options.client, self._future, clock.perf_counter()
+        if self._channel.has_ended:
+            self._conclude(failed(self._connection_lost(), self._now()))
+            return
         if client.status in {"closing", "closed"}:
             if self._cancel is None:
                 self._cancel = ("closed", now)
