@@ -101,8 +101,8 @@ class Job:
         What the attempts before the latest came to, the oldest first.
     result
         What it came to, once it has ended.
-    started_at, ended_at
-        When the latest attempt began to run and when the job ended, in epoch seconds, or None.
+    ended_at
+        When the job ended, in epoch seconds, or None.
     """
 
     def __init__(self, name: str, index: int, source: Source, options: BuildOptions) -> None:
@@ -119,7 +119,7 @@ class Job:
         self.attempts = 0
         self.earlier: list[BuildResult] = []
         self.result: BuildResult | None = None
-        self.started_at: float | None = None
+        self._started_at: float | None = None
         self.ended_at: float | None = None
         #: The device that the queue has put it on.
         self.device: int | None = None
@@ -186,6 +186,14 @@ class Job:
         if build is not None:
             return make_record(build)
         return None if packed is None else Record.from_json(zlib.decompress(packed()))
+
+    @property
+    def started_at(self) -> float | None:
+        """When the latest attempt began to run, in epoch seconds, or None."""
+        build = self.build
+        if self.result is not None or build is None:
+            return self._started_at
+        return build.entered_at.get("running")
 
     @property
     def output(self) -> Path | None:
@@ -256,7 +264,6 @@ class Job:
         """Take note of a new attempt."""
         self.begun = True
         self.build = None
-        self.started_at = None
         self.device = device
         self.attempts += 1
 
@@ -272,7 +279,7 @@ class Job:
         self.result = result
         self.ended_at = now
         if self.build is not None:
-            self.started_at = self.build.entered_at.get("running")
+            self._started_at = self.build.entered_at.get("running")
         self._last_row = self._row(now)
 
     def put_away(self, store: Store) -> None:

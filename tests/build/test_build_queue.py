@@ -314,6 +314,9 @@ def test_one_all_that_wait_and_all_can_be_cancelled() -> None:
     until(lambda: queue["d"].status == "running", 30)  # the next in order, and not c
     assert queue["a"].result.reason == "user"
     assert queue.status == "running"
+    started = queue.results()["started"]
+    assert list(started.notna()) == [True, True, False, True, False, False]
+    assert row_of(queue, "d").since == queue["d"].started_at
     assert queue.request_cancel(pending=True)
     assert [queue[name].status for name in "ef"] == ["cancelled"] * 2
     assert [queue[name].status for name in "bd"] == ["running"] * 2
