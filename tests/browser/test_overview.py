@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FAKE = Path(__file__).with_name("fake_queue.py").read_text("utf-8")
 SETUP = f"""
-import os, time
+import os, tempfile, time
 os.environ["TRT_WIDGET_HISTORY"] = "off"
-os.environ["TRT_WIDGET_ENGINES"] = os.path.abspath("engines")
+os.environ["TRT_WIDGET_ENGINES"] = os.path.abspath(tempfile.mkdtemp(dir="."))
 from tests import models
 from trt_widget import BuildQueue, BuildWidget
 evil = {HOSTILE!r}
