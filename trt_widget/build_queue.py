@@ -58,7 +58,7 @@ KEPT_BYTES: Final = 256 * 1024 * 1024
 
 #: Seconds between two looks at what runs, and between two when something has just ended.
 TICK_S: Final = 0.25
-_SHORT_TICK_S: Final = 0.02
+_SHORT_TICK_S: Final = 0.005
 #: Seconds after which the subscribers are told that there is nothing new.
 SIGN_OF_LIFE_S: Final = 1.0
 #: Seconds between two estimates of the time left, and between two looks at a cluster's size.
