@@ -286,7 +286,10 @@ class Overview(anywidget.AnyWidget):
             self._requests.clear()
             news, self._news = self._news, False
         for request in requests:
-            self._take(request)
+            try:
+                self._take(request)
+            except Exception:  # noqa: BLE001, PERF203 - the others are answered all the same
+                _log.exception("trt_widget: %r could not do what was asked for", self)
         now = clock.monotonic()
         for view in [name for name, window in self._views.items() if now - window.seen > LEASE_S]:
             del self._views[view]

@@ -368,6 +368,11 @@ class Session {
     return this.#chosen ? this.#chosen.index : (number(this.selected.index) ?? null);
   }
 
+  /** Whether nobody is there any more who could answer. */
+  get gone() {
+    return this.#gone;
+  }
+
   /** Whether the kernel has shown the selection yet. */
   get choosing() {
     return this.#chosen !== null;
@@ -428,6 +433,7 @@ class Session {
 
   /** @param {Partial<Order>} change */
   sort(change) {
+    if (this.#gone) return;
     const order = { ...this.order, ...change };
     this.#ordered = { ticket: ticket(), order };
     this.#send({ kind: "order", ...this.#ordered });
@@ -436,6 +442,7 @@ class Session {
 
   /** @param {number | null} index */
   select(index) {
+    if (this.#gone) return;
     this.#chosen = { ticket: ticket(), index };
     this.#send({ kind: "select", ...this.#chosen });
     this.changed();
@@ -989,6 +996,7 @@ class View {
     const row = this.#rowOf(event);
     if (!row || row.index === this.#active) return;
     this.#active = row.index;
+    this.#wanted = null;
     this.#schedule();
   }
 
@@ -998,11 +1006,13 @@ class View {
     if (!row || event.ctrlKey || event.altKey || event.metaKey) return;
     const page = Math.max(1, Math.floor(this.#body.clientHeight / this.#height) - 1);
     const last = Math.max(0, (this.#session.table.matched ?? 0) - 1);
+    // Where the focus is, or is about to be.
+    const at = this.#wanted ?? row.place;
     const places = {
-      ArrowDown: row.place + 1,
-      ArrowUp: row.place - 1,
-      PageDown: row.place + page,
-      PageUp: row.place - page,
+      ArrowDown: at + 1,
+      ArrowUp: at - 1,
+      PageDown: at + page,
+      PageUp: at - page,
       Home: 0,
       End: last,
     };
@@ -1136,12 +1146,13 @@ class View {
 
     let note = "";
     if (contact === "gone") note = "The kernel has gone, and with it the builds that it ran.";
+    else if (session.gone) note = "The kernel has gone: no other builds can be looked at here.";
     else if (contact === "quiet") note = `No news from the kernel for ${growing(session.quiet)}; it may be busy, restarted or gone.`;
     else if (session.busy) note = "The kernel is busy; if this lasts, use Kernel ▸ Interrupt.";
     else if (status === "pending") note = head.waiting_for ? `Waiting for ${head.waiting_for} to finish` : "Not started yet";
     setText(this.#note, note);
     setShown(this.#note, note !== "");
-    setAttribute(this.#note, "data-kind", !live || session.busy ? "lost" : null);
+    setAttribute(this.#note, "data-kind", !live || session.gone || session.busy ? "lost" : null);
     setShown(this.#replaced, head.replaced === true && !final);
   }
 
