@@ -24,6 +24,28 @@ shutil.copy(light, "densenet121.onnx")
 for _ in range(2):
     BuildWidget("densenet121.onnx").start().wait()
 """
+QUEUE = """
+import os
+from pathlib import Path
+os.environ["TRT_WIDGET_HISTORY"] = str(Path("history.sqlite3").resolve())
+os.environ["TRT_WIDGET_ENGINES"] = str(Path("engines").resolve())
+from tests import models
+from trt_widget import BuildQueue
+names = ("resnet50", "densenet121", "inception_v2")
+zoo = {
+    f"{name}-o{level}": dict(source=models.light_model(name), optimization_level=level)
+    for level in (3, 4, 5) for name in names
+}
+earlier = BuildQueue({name: job for name, job in zoo.items() if "o3" in name}, workers=1).start()
+earlier.wait()
+jobs = {
+    "resnet50-o3": zoo.pop("resnet50-o3"),
+    "with-own-operator": models.unknown_operators("MyAttention"),
+    "squeezenet": models.light_model("squeezenet"),
+}
+for name, job in zoo.items():
+    jobs[name] = {**job, "engine_cache": False}
+"""
 CELLS = (SETUP, "w = BuildWidget('densenet121.onnx').start()\nw")
 
 
@@ -33,6 +55,26 @@ def take(card: Locator, name: str) -> None:
     path = ROOT / "notebooks" / "docs" / f"{name}.png"
     card.screenshot(path=path)
     print(path.relative_to(ROOT), path.stat().st_size, "bytes")
+
+
+def overview() -> None:
+    """Take the overview of a queue in the middle of its work, in both themes."""
+    for theme in ("light", "dark"):
+        with Lab(scale=2) as lab:
+            notebook = lab.open((QUEUE, "q = BuildQueue(jobs, workers=2, name='zoo').start()\nq"))
+            notebook.page.set_viewport_size({"width": 1280, "height": 1200})
+            notebook.theme(theme)
+            notebook.run(0, timeout=180)
+            notebook.run(1)
+            shown = notebook.output(1).locator(".trt-queue")
+            shown.evaluate("view => { view.style.maxWidth = '960px'; }")
+            shown.locator(".trt-q-row[data-status='failed']").wait_for()
+            row = shown.locator(".trt-q-row[data-index='5']")
+            shown.locator(".trt-q-row[data-index='5'][data-status='running']").wait_for()
+            row.click()
+            shown.get_by_text("Determining refit engines").first.wait_for(timeout=60_000)
+            notebook.page.wait_for_timeout(1_200)
+            take(shown, f"overview-{theme}")
 
 
 def main() -> None:
@@ -52,6 +94,7 @@ def main() -> None:
             card.locator(".trt-timeline canvas").wait_for()
             notebook.page.wait_for_timeout(600)
             take(card, f"widget-done-{theme}")
+    overview()
 
 
 if __name__ == "__main__":

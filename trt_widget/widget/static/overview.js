@@ -171,7 +171,7 @@ function duration(seconds) {
 
 /** A time left, no more exact than such a thing is known. @param {number} seconds */
 function roughly(seconds) {
-  if (seconds < 7.5) return "few s";
+  if (seconds < 7.5) return "~5 s";
   const to = (/** @type {number} */ unit) => Math.max(1, Math.round(seconds / unit)) * unit;
   if (seconds < 57.5) return `~${to(5)} s`;
   if (seconds < 57.5 * 60) return `~${to(60) / 60} min`;
@@ -180,8 +180,7 @@ function roughly(seconds) {
 
 /** The same in words. @param {number} seconds */
 function roughlySaid(seconds) {
-  const short = roughly(seconds);
-  return short === "few s" ? "a few seconds" : short.replace("~", "about ");
+  return seconds < 7.5 ? "a few seconds" : roughly(seconds).replace("~", "about ");
 }
 
 /** @param {number} bytes */
