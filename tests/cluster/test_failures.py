@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import textwrap
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,7 +145,7 @@ def test_the_scheduler_dies(fleet: Fleet) -> None:
         with pytest.raises(BuildFailed, match="scheduler") as caught:
             build.wait(60)
         assert not isinstance(caught.value, WorkerLost)
-        assert "phase" in caught.value.messages[0]
+        assert "phase" in caught.value.evidence[0]
         until(lambda: not builders())
 
 
@@ -253,3 +255,42 @@ def test_the_event_loop_of_the_client_ends() -> None:
     with pytest.raises((BuildFailed, BuildCancelled)):
         build.wait(60)
     until(lambda: not builders())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_workers_that_die_at_random(fleet: Fleet, seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 - a test's dice
+    workers = {f"w{index}": fleet.worker(f"w{index}") for index in range(2)}
+    with fleet.client(2) as client:
+        builds = [
+            Build(models.light_model("squeezenet"), client=client, configure=models.slowly(0.003))
+            for _ in range(6)
+        ]
+        for build in builds:
+            build.start()
+        for number in range(3):
+            time.sleep(dice.uniform(0.3, 2.0))  # any moment is good
+            if dice.random() < 0.5:
+                dice.choice(builds).request_cancel()
+            name = dice.choice(list(workers))
+            workers.pop(name).kill()
+            workers[f"n{number}"] = fleet.worker(f"n{number}")
+        for build in builds:
+            build.wait_ended(100)
+        ends = [build.result for build in builds]
+        for build, result in zip(builds, ends, strict=True):
+            assert result is not None
+            lost = [note for note in result.notes if "was lost" in note]
+            if result.status == "succeeded":
+                assert len(lost) <= 1
+                assert len(build.engine) == result.engine_bytes
+                assert build.timings.loc[0, "count"] == 1
+            elif result.status == "failed":
+                assert isinstance(result.error, WorkerLost)
+                assert len(result.error.workers) == 2
+            else:
+                assert result.status == "cancelled"
+                assert result.reason == "user"
+        assert any(result is not None and result.status == "succeeded" for result in ends)
+        until(lambda: not builders())
+        until(lambda: not client.futures)

@@ -29,6 +29,7 @@ from trt_widget.errors import (
     SourceError,
     StreamError,
     UnknownOptionError,
+    WorkerLost,
     WrongBackendError,
     call_users_code,
     from_record,
@@ -65,6 +66,7 @@ EXAMPLES: list[BuildError] = [
         output="printed \udcff",
         peak_memory_bytes=2**31,
     ),
+    WorkerLost("cause", "remedy", ["words"], phase="Building engine", workers=["a (tcp://1)", "b"]),
     StreamError("cause", "remedy", ["words"], evidence=["b'x'"], phase="Building engine"),
 ]
 

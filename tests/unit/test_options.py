@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 ISSUE = (
     "output profiles timeout flags strongly_typed network_flags optimization_level workspace "
     "device target configure config backend "
-    "executor grace exclusive plugins external_data timing_cache engine_cache"
+    "executor grace exclusive plugins external_data timing_cache engine_cache "
+    "client resources reschedules"
 )
 
 

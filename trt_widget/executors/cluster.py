@@ -863,13 +863,18 @@ class DaskExecutor(Intake):
     def _look(self) -> None:
         """See whether something has ended that says nothing any more."""
         client, future, now = self._options.client, self._future, clock.perf_counter()
-        if self._channel.has_ended:
-            self._conclude(failed(self._connection_lost(), self._now()))
-            return
+        # In this order: who closes a client releases its futures, and may end its event loop.
+        unwanted = self._cancel is None and self._ended_at is None
+        given_up = unwanted and future is not None and future.status in {"cancelled", "lost"}
+        has_ended = self._channel.has_ended
         if client.status in {"closing", "closed"}:
             if self._cancel is None:
                 self._cancel = ("closed", now)
             self._conclude(self._cancelled("killed" if self._run else "before build"))
+            return
+        if has_ended or given_up:
+            self._channel.forget()
+            self._conclude(failed(self._connection_lost(), self._now()))
             return
         if self._cancel is not None and self._ended_at is None:
             patience = self._options.grace + KILL_AFTER_S + ANSWER_S
@@ -890,10 +895,7 @@ class DaskExecutor(Intake):
     def _look_at(self, future: Any, now: float) -> None:
         """See whether the task has ended without a word."""
         status = future.status
-        if status in {"cancelled", "lost"} and self._cancel is None:
-            self._channel.forget()
-            self._conclude(failed(self._connection_lost(), self._now()))
-        elif status in {"error", "finished"} and self._ended_at is None:
+        if status in {"error", "finished"} and self._ended_at is None:
             if self._done_since is None:
                 self._done_since = now
             if status == "error" or now - self._done_since > 1.0:
@@ -907,7 +909,7 @@ class DaskExecutor(Intake):
             f"lost{where}.",
             "If the scheduler ended or was restarted, start it again, make a new client, and build "
             "again.",
-            phase_evidence(self._open_phase),
+            evidence=_evidence(self._open_phase),
         )
 
     def _now(self) -> float:
@@ -985,7 +987,7 @@ def _read(source: Source, options: BuildOptions) -> Content:
         ) from error
 
 
-def phase_evidence(phase: str | None) -> list[str]:
+def _evidence(phase: str | None) -> list[str]:
     """Say in which phase a build was, where that is known."""
     return [] if phase is None else [f"It was in the phase {phase}."]
 
