@@ -69,11 +69,9 @@ def overview() -> None:
             shown = notebook.output(1).locator(".trt-queue")
             shown.evaluate("view => { view.style.maxWidth = '960px'; }")
             shown.locator(".trt-q-row[data-status='failed']").wait_for()
-            row = shown.locator(".trt-q-row[data-index='5']")
-            shown.locator(".trt-q-row[data-index='5'][data-status='running']").wait_for()
-            row.click()
+            shown.locator(".trt-q-row[data-index='3'][data-status='running']").click()
             shown.get_by_text("Determining refit engines").first.wait_for(timeout=60_000)
-            notebook.page.wait_for_timeout(1_200)
+            shown.locator(".trt-q-time-left:not(:empty)").wait_for()
             take(shown, f"overview-{theme}")
 
 
