@@ -25,9 +25,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.stress", description="Try to break builds, and say what came of it."
     )
-    parser.add_argument("kind", choices=(*KINDS, "shrink"))
+    parser.add_argument("kind", choices=(*KINDS, "cluster", "shrink"))
     parser.add_argument("file", nargs="?", type=Path, help="shrink: a model that kills the builder")
     parser.add_argument("--count", type=int, help="how many (10,000 hostile ones, 500 others)")
+    parser.add_argument("--minutes", type=float, default=6.0, help="cluster: how long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="processes that work side by side")
     parser.add_argument("--only", type=int, metavar="INDEX", action="append", help="one again")
@@ -81,6 +82,11 @@ def main() -> int:
         from tests.stress.shrink import shrink
 
         return shrink(chosen.file)
+    if chosen.kind == "cluster":
+        from tests.cluster.deaths import run_for
+
+        command = f"python -m tests.stress {' '.join(sys.argv[1:])}"
+        return run_for(60.0 * chosen.minutes, chosen.seed, command)
     if chosen.summarize is not None:
         lines = chosen.summarize.read_text("utf-8").splitlines()
         done = sorted((json.loads(line) for line in lines), key=lambda record: record["index"])
