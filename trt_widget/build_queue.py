@@ -93,9 +93,9 @@ class BuildQueue:
         By name: a model, or a dict of the arguments of a :class:`~trt_widget.Build`, with the model
         as ``"source"``.
     workers
-        How many child processes build at once. By default one for each GPU (times ``per_device``),
-        or without a GPU half as many as there are cores. On a cluster: how many builds are handed
-        to it at most.
+        How many child processes build at once. By default one for each GPU (times ``per_device``);
+        half as many as there are cores without a GPU, and with TensorRT for RTX, which times
+        nothing on it. On a cluster: how many builds are handed to it at most.
     client
         A ``distributed.Client``: then the builds run on its cluster.
     resources
@@ -104,11 +104,12 @@ class BuildQueue:
         How often a build whose process or Dask worker has died begins again. One that fails
         otherwise, is cancelled or runs out of its ``timeout`` never does.
     per_device
-        How many build on one GPU at once; 1 by default, since two that time tactics on one GPU
-        spoil each other's engines. With more they do not wait for builds of other processes either.
+        How many build on one GPU at once; 1 by default with full TensorRT, since two that time
+        tactics on one GPU spoil each other's engines. With more they do not wait for builds of
+        other processes either.
     devices
         Indexes of the GPUs for jobs without ``device``; each gets the first that is free. By
-        default all, where they are of one kind, else the first.
+        default with full TensorRT all, where they are of one kind, else the first.
     engine_cache
         As of a build, but on by default: the same build again is answered from disk. False: off.
     output_dir
@@ -600,7 +601,7 @@ class BuildQueue:
 
     def _look_around(self) -> None:
         """See how many builds the machine or the cluster takes at once."""
-        gpus = () if self._client is not None else gpus_apart(lambda: self._plan.is_over)
+        gpus = gpus_apart(lambda: self._plan.is_over) if self._is_timed() else ()
         with self._lock:
             plan = self._plan
             if self._client is None:
@@ -615,6 +616,19 @@ class BuildQueue:
                 plan.workers = min(in_flight(0), self._workers or in_flight(0))
             if self._status == "pending":
                 self._status = "running"
+
+    def _is_timed(self) -> bool:
+        """Whether builds here disturb each other on a GPU, or are to be counted by GPU.
+
+        TensorRT for RTX compiles ahead of time and times nothing there. Measured with 1.7.1 on a
+        machine with an H200 and 16 cores: eight builds at once take a seventh of the time that they
+        take one after the other.
+        """
+        if self._client is not None:
+            return False
+        if self._per_device is not None or self._devices:
+            return True
+        return any(job.options.backend.needs_gpu for job in self._order)
 
     def _ask_cluster(self) -> None:
         """Ask now and then how large the cluster is."""

@@ -25,7 +25,7 @@ from trt_widget import (
     UnknownOptionError,
 )
 from trt_widget import build_queue as queue_module
-from trt_widget.backend import Gpu
+from trt_widget.backend import Backend, Gpu
 from trt_widget.build_queue import UnknownJobError, _devices_of
 from trt_widget.queue_cluster import _slots_of, in_flight
 from trt_widget.queue_estimate import State, outlook, time_left
@@ -363,6 +363,20 @@ def test_gpus_of_one_kind_share_the_work_and_others_do_not() -> None:
     assert _devices_of((gpu("A"), gpu("B"))) == (0,)
 
 
+def test_builds_that_time_nothing_are_not_counted_by_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(0, "A", "SM90")  # there is none here
+    monkeypatch.setattr(queue_module, "gpus_apart", lambda _cancelled: (gpu,))
+    queue = BuildQueue({"a": MODEL, "b": MODEL})
+    queue._look_around()
+    assert (queue._plan.devices, queue._plan.per_device) == ((), None)
+    assert queue._plan.workers == max(1, queue_module._cores() // 2)
+    build = queue._make_build(queue["a"], None)
+    assert (build.options.device, build.options.exclusive) == (None, False)
+    counted = BuildQueue({"a": MODEL, "b": MODEL}, per_device=1)
+    counted._look_around()
+    assert (counted._plan.devices, counted._plan.per_device) == ((0,), 1)
+
+
 @pytest.mark.parametrize(
     ("given", "workers", "devices", "per_device", "exclusive"),
     [
@@ -381,10 +395,11 @@ def test_a_machine_with_two_gpus(  # noqa: PLR0917 - pytest names them
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu = Gpu(0, "A", "SM90")
-    # There is none here.
+    # There is none here, and no full TensorRT, which is the one that times tactics on it.
     monkeypatch.setattr(
         queue_module, "gpus_apart", lambda _cancelled: (gpu, gpu._replace(number=1))
     )
+    monkeypatch.setattr(Backend, "needs_gpu", True)
     queue = BuildQueue({"a": MODEL, "b": MODEL, "c": {"source": MODEL, "device": 1}}, **given)
     queue._look_around()
     plan = queue._plan
