@@ -28,7 +28,7 @@ def queue(*, long: bool) -> list[Row]:
     """N builds over k workers against the same in sequence, beside what the machine can do."""
     rounds = 5 if long else 3
     names = ("shufflenet", "resnet50", "inception_v1")
-    models = [str(light_model(name)) for name in names] * 2 * WORKERS
+    models = [str(light_model(name)) for name in names] * max(4, WORKERS)
     times: dict[str, list[float]] = {
         name: [] for name in ("sequence", "queue", "plain sequence", "plain")
     }
