@@ -321,7 +321,6 @@ class DaskExecutor(Intake):
         #: Where it runs, as the loop knows it, which is ahead of the drain.
         self._place: _Place | None = None
         self._peak: int | None = None
-        self._printed = ""
         self._hooks: Hooks
         # What the drain knows.
         self._run: _Place | None = None

@@ -58,6 +58,7 @@ REQUEST_OPTIONS: Final = (
 #: What only the operator decides: it runs code, or reads and writes anywhere.
 _OPERATORS: Final = (
     *("configure", "config", "plugins", "external_data", "executor", "exclusive", "engine_cache"),
+    *("client", "resources", "reschedules"),
 )
 #: Characters of a path: the most that Linux takes.
 _MAX_PATH: Final = 4096
