@@ -22,6 +22,7 @@ from trt_widget import (
     OptionError,
     ParseFailed,
     SourceError,
+    load_record,
 )
 from trt_widget.errors import BuildCrashed
 from trt_widget.executors.cluster import Channel, DaskExecutor
@@ -60,7 +61,7 @@ def in_the_gap(build: Build) -> None:
 # ------------------------------------------------------------------ what comes home
 
 
-def test_all_that_a_build_here_gives(client: Client) -> None:
+def test_all_that_a_build_here_gives(client: Client, tmp_path: Path) -> None:
     here = Build(SQUEEZENET, executor="process").start()
     engine = here.wait(60)
     build = Build(SQUEEZENET, client=client)
@@ -85,6 +86,10 @@ def test_all_that_a_build_here_gives(client: Client) -> None:
     assert list(build.timings["count"]) == list(here.timings["count"])
     assert (build.spans["end_s"] >= build.spans["start_s"]).all()
     assert list(build.log["message"])
+    build.record(tmp_path / "build.json")
+    kept = load_record(tmp_path / "build.json")
+    assert kept.result is not None
+    assert kept.result.worker == result.worker
     statuses = [event.status for event in told if type(event).__name__ == "StatusChanged"]
     assert statuses == ["running", "succeeded"]
 
@@ -438,7 +443,7 @@ def test_two_threads_of_a_worker_build_one_after_the_other(tmp_path: Path) -> No
             n_workers=1,
             threads_per_worker=2,
             processes=False,
-            dashboard_address=None,
+            dashboard_address=":0",
             local_directory=str(tmp_path),
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -580,3 +585,22 @@ def test_the_widget_of_a_build_far_away(client: Client) -> None:
     assert widget.result.worker is not None
     assert "on the Dask worker" in str(widget.header["where"])
     widget.close()
+
+
+def test_the_history_is_the_clients(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.worker("only", TRT_WIDGET_HISTORY=str(tmp_path / "theirs"))
+    monkeypatch.setenv("TRT_WIDGET_HISTORY", str(tmp_path / "ours"))
+    with fleet.client(1) as client:
+        first = Build(SQUEEZENET, client=client).start()
+        first.wait(60)
+        assert first.basis is None
+        again = Build(SQUEEZENET, client=client).start()
+        again.wait(60)
+        assert again.basis == "from 1 earlier build of this network"
+    here = Build(SQUEEZENET).start()
+    here.wait(60)
+    # On the same kind of machine a worker's child is as quick as our own.
+    assert here.key == again.key
+    assert not (tmp_path / "theirs").exists()

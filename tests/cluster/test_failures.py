@@ -219,7 +219,7 @@ def test_a_nanny_begins_its_worker_again(tmp_path: Path) -> None:
         LocalCluster(
             n_workers=1,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address=":0",
             local_directory=str(tmp_path),
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -242,7 +242,7 @@ def test_a_nanny_begins_its_worker_again(tmp_path: Path) -> None:
 def test_the_event_loop_of_the_client_ends() -> None:
     async def main() -> Build:
         cluster = await LocalCluster(
-            n_workers=1, processes=False, asynchronous=True, dashboard_address=None
+            n_workers=1, processes=False, asynchronous=True, dashboard_address=":0"
         )
         client = await Client(cluster, asynchronous=True, set_as_default=False)
         build = Build(DENSENET, client=client, **SLOW).start()
