@@ -144,7 +144,7 @@ def test_the_size_of_a_message_is_bounded() -> None:
     shown = made(queue)
     for number in range(40):
         look(shown, number * 100, 10**9, view=str(number))
-    until(lambda: len(shown.table["rows"]) == overview.MAX_ROWS_AT_ONCE)
+    until(lambda: len(shown.table["rows"]) == overview.MAX_ROWS_AT_ONCE and updates(shown))
     assert len(shown._views) == overview.MAX_VIEWS
     assert max(len(json.dumps(state)) for state in updates(shown)) < 500_000
     ask(shown, "order", ticket="t", order={"text": "x" * 10_000})
@@ -376,10 +376,16 @@ def ended() -> BuildQueue:
     return queue
 
 
+def cards() -> list[BuildWidget]:
+    return [widget for widget in list(_instances.values()) if isinstance(widget, BuildWidget)]
+
+
 def select(shown: Overview, index: int | None) -> None:
     mark = f"{index} {time.monotonic_ns()}"
     ask(shown, "select", ticket=mark, index=index)
     until(lambda: shown.selected["ticket"] == mark)
+    with shown._lock:  # the card of the one before is closed after that
+        assert cards() == [card for card in [shown.card] if card is not None]
 
 
 def test_the_selected_build_has_its_card(ended: BuildQueue) -> None:
@@ -413,7 +419,7 @@ def test_no_comm_is_left_by_a_hundred_selections(
         select(shown, (0, 1, 2)[number % 3])
     select(shown, 2)
     assert open_comms() == one
-    assert len([widget for widget in _instances.values() if isinstance(widget, BuildWidget)]) == 1
+    assert len(cards()) == 1
     assert ended["good"].build._later == ended[EVIL].build._later == []
     assert len(ended["good"].build._subscribers) <= 1
     shown.close()
@@ -476,7 +482,7 @@ def test_the_card_follows_the_next_attempt() -> None:
     until(lambda: shown.head["status"] == "failed" and shown.card.header["status"] == "failed")
     assert shown.card.build is job.build
     assert shown.table["rows"][0][10] == 2
-    assert len([widget for widget in _instances.values() if isinstance(widget, BuildWidget)]) == 1
+    until(lambda: len(cards()) == 1)
 
 
 def test_the_card_of_a_running_build_is_live_and_cancels_it() -> None:
