@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SourceError,
         StreamError,
         UnknownOptionError,
+        WorkerLost,
         WrongBackendError,
     )
     from trt_widget.history import History
@@ -74,6 +75,7 @@ __all__ = [
     "StreamError",
     "Timeline",
     "UnknownOptionError",
+    "WorkerLost",
     "WrongBackendError",
     "__version__",
     "compare",

@@ -1284,6 +1284,8 @@ class Build:
             _report("trt_widget: the drain thread of %s broke off", self.name)
             if self._executor is not None:
                 self._executor.request_cancel("closed")
+                if self._executor.kind == "dask":  # a task waits until its end is taken
+                    self._executor.abandon()
         finally:
             self._conclude_broken()
             self._publish()

@@ -317,6 +317,21 @@ def test_errors_come_home(client: Client) -> None:
     assert Build(models.mlp(), client=client).start().wait(60)
 
 
+def test_a_drain_that_breaks_off_frees_the_worker(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(DaskExecutor, "_take_bytes", broken)
+    builds = [
+        Build(DENSENET, client=client, configure=models.slowly(0.02)).start() for _ in range(3)
+    ]
+    for build in builds:
+        with pytest.raises(BuildFailed, match="broke off"):
+            build.wait(60)
+
+
 def test_what_cannot_travel(client: Client) -> None:
     lock = threading.Lock()
     build = Build(models.mlp(), client=client, configure=lambda *_: lock.acquire())

@@ -314,7 +314,7 @@ class DaskExecutor(Intake):
         self._outcome: Outcome | None = None
         self._concluding = threading.Lock()
         self._cancel: tuple[str, float] | None = None
-        self._abandoned = False
+        self._abandoned: float | None = None
         self._content: Content | None = None
         self._future: Any = None  # distributed.Future, whose methods have no types
         self._inbox: deque[tuple[float, dict[str, Any]]] = deque()
@@ -415,7 +415,7 @@ class DaskExecutor(Intake):
         """Take the task back: the worker then ends the child without a grace."""
         if self._cancel is None:
             self._cancel = ("closed", clock.perf_counter())
-        self._abandoned = True
+        self._abandoned = self._abandoned or clock.perf_counter()
         self._channel.post(self._stop)
 
     @property
@@ -489,6 +489,8 @@ class DaskExecutor(Intake):
                     key=self.key,
                     resources=dict(self._options.resources) or None,
                     retries=0,
+                    # Else those of a tenth of a second have one priority, and any order.
+                    fifo_timeout="0 s",
                     pure=False,
                 )
         except BuildError as error:
@@ -512,7 +514,7 @@ class DaskExecutor(Intake):
         future, place = self._future, self._place
         if future is None:
             self._conclude(self._cancelled("before build"))
-        elif self._abandoned or place is None:
+        elif self._abandoned is not None or place is None:
             # What may have begun there meanwhile is ended by the worker, which hears it from Dask.
             with contextlib.suppress(Exception):
                 await future.cancel()
@@ -876,10 +878,10 @@ class DaskExecutor(Intake):
             self._conclude(failed(self._connection_lost(), self._now()))
             return
         if self._cancel is not None and self._ended_at is None:
-            patience = self._options.grace + KILL_AFTER_S + ANSWER_S
-            if self._abandoned:
-                patience = KILL_AFTER_S + 1.0
-            if now - self._cancel[1] > patience:
+            latest = self._cancel[1] + self._options.grace + KILL_AFTER_S + ANSWER_S
+            if self._abandoned is not None:
+                latest = min(latest, self._abandoned + KILL_AFTER_S + 1.0)
+            if now > latest:
                 self._notes.append("The Dask worker did not say that the build has ended.")
                 self._conclude(self._cancelled("killed"))
                 self._channel.post(self._give_back)
