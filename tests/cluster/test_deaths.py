@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 )
 def test_random_deaths(kind: str, seed: int, tmp_path: Path) -> None:
     print(f"seed {seed}")
-    record = Round(f"{seed}", kind, tmp_path).run()
+    record = Round(f"{seed}", kind, tmp_path, jobs=9).run()
     print(record)
     assert not record["problems"]
     assert sum(record["killed"].values())

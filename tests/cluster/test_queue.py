@@ -18,6 +18,7 @@ from trt_widget import BuildCancelled, BuildQueue, ParseFailed
 from trt_widget import build_queue as queue_module
 from trt_widget.errors import BuildCrashed, WorkerLost
 from trt_widget.executors.cluster import Channel
+from trt_widget.queue_cluster import in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,9 +122,10 @@ def test_forty_builds_and_one_model(client: Client, puts: list[tuple[str, int]])
     assert results["engine_bytes"].nunique() == 1
     assert (results["ended"] >= results["started"]).all()
     assert (results["duration_s"] > 0).all()
-    # Each worker took them in their order; the ends of both may cross.
-    for _, on_one in results.groupby("where"):
-        assert on_one["started"].is_monotonic_increasing
+    # Dask moves what waits from one worker to another, but no job overtakes all that were handed
+    # over before it.
+    for position, begun in enumerate(results["started"]):
+        assert (results["ended"] <= begun).sum() > position - in_flight(2)
     timings = queue.timings
     assert list(dict.fromkeys(timings["job"])) == list(queue)
     assert (timings[timings["depth"] == 0].groupby("job").size() == 1).all()
@@ -283,6 +285,7 @@ def test_resources_and_the_engine_caches_of_the_workers(fleet: Fleet, tmp_path: 
         assert first.status == "succeeded"
         assert {(job.where or "").partition(" ")[0] for job in first.jobs.values()} == {"able"}
         assert not any(job.cached for job in first.jobs.values())
+        assert first.results()["started"].is_monotonic_increasing  # one worker
         second = BuildQueue(jobs, **options, output_dir=tmp_path / "engines").start()
         second.wait(60)
         assert second.status == "succeeded"
@@ -314,7 +317,7 @@ def test_resources_and_the_engine_caches_of_the_workers(fleet: Fleet, tmp_path: 
 
 def test_a_cluster_that_grows_and_a_worker_that_is_lost(fleet: Fleet) -> None:
     with fleet.client() as client:
-        slow = {"source": MLP, "configure": models.slowly(0.06)}
+        slow = {"source": MLP, "configure": models.slowly(0.04)}
         crash = {"source": MLP, "configure": models.configure_crash}
         jobs = {"crash": crash, **{f"{number}": slow for number in range(3)}, "last": MLP}
         queue = BuildQueue(jobs, client=client, retries=2).start()
