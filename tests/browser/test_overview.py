@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
@@ -14,6 +15,8 @@ from tests.browser.test_saved import copied
 from tests.browser.test_widget import AXE, HOSTILE, TOOLS, is_running
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Locator
 
     from tests.browser.conftest import Keep, OpenNotebook
@@ -46,6 +49,14 @@ WIDE = """async (view, width) => {
     ).map(each => each.className);
 }"""
 MANY = "from trt_widget.widget.overview import Overview\nq = fake_queue(500)\no = Overview(q)\no"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """Wait for longer than playwright does by itself: builds of others take the machine, too."""
+    expect.set_options(timeout=20_000)
+    yield
+    expect.set_options(timeout=5_000)  # its default
 
 
 def opened(open_notebook: OpenNotebook, *cells: str, setup: str = SETUP) -> Notebook:
