@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# A round has deadlines of its own, which say more.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("kind", "seed"), [("workers", 1), ("workers", 2), ("scheduler", 1), ("client", 1)]
 )
