@@ -417,7 +417,6 @@ class Round:
     def _kill_client(self, cluster: _Cluster) -> None:
         seed = self._rng.random()
         arguments = (str(cluster.file), str(self._engines), str(seed), str(self._count))
-        # They are of another session: an interrupt for this one is none for them.
         process = cluster.start("client", "tests.cluster.deaths", *arguments)
         until(lambda: cluster.builders() or process.poll() is not None, "no build begins", 90)
         if process.poll() is not None:
