@@ -78,6 +78,8 @@ class Turn:
         if self._lock is None:
             if self._options.exclusive is False:
                 return None
+            if self._options.exclusive is None and not self._options.times_tactics:
+                return None
             found = gpus_apart(cancelled)
             if self._options.exclusive is None and not found:
                 return None  # nothing is timed on a device that others could disturb
