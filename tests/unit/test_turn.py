@@ -15,13 +15,12 @@ from trt_widget.options import BuildOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 HOOKS = Hooks(lambda: None, lambda _whom: None, lambda: None, lambda _reason: None)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give what was asked for and locked."""
     found: list[str] = []
 
