@@ -166,7 +166,9 @@ def save_private(parts: tuple[Any, ...], path: Path) -> None:
         _replace(temporary, path)
 
 
-def map_file(file: str | os.PathLike[str] | int) -> memoryview:
+def map_file(
+    file: str | os.PathLike[str] | int, identity: tuple[int, int] | None = None
+) -> memoryview:
     """Map a whole file, read-only: its bytes without a copy, for as long as the result lives.
 
     The map belongs to the file and not to its name: the name can be given to another file
@@ -176,10 +178,20 @@ def map_file(file: str | os.PathLike[str] | int) -> memoryview:
     ----------
     file
         The file's name, or a descriptor, which is closed in any case.
+    identity
+        Device and inode that the opened file has to have, as :func:`save_identified` gives them.
+
+    Raises
+    ------
+    OSError
+        It cannot be mapped, or is another file.
     """
     descriptor = file if isinstance(file, int) else _open_to_map(file)
     try:
         found = os.fstat(descriptor)
+        if identity is not None and (found.st_dev, found.st_ino) != identity:
+            msg = "the file of that name is another one by now"
+            raise OSError(msg)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(file))
         if found.st_size == 0:  # an empty map does not exist
@@ -189,13 +201,15 @@ def map_file(file: str | os.PathLike[str] | int) -> memoryview:
         os.close(descriptor)
 
 
-def read_or_map(file: str | os.PathLike[str]) -> memoryview:
+def read_or_map(
+    file: str | os.PathLike[str], identity: tuple[int, int] | None = None
+) -> memoryview:
     """Give a whole file: read where it is small, else mapped (:func:`map_file`).
 
     A named file can be cut short by anybody, and to look at what is missing of a map ends the
     process by SIGBUS. So only what is large (:data:`LARGE`) is worth that risk: :func:`is_whole`.
     """
-    mapped = map_file(file)
+    mapped = map_file(file, identity)
     return mapped if mapped.nbytes > LARGE else memoryview(bytes(mapped))
 
 

@@ -384,9 +384,12 @@ class BuildQueue:
             found = [self._cancel(entry, reason) for entry in chosen]
             if job is None and not pending and any(found) and self._status == "running":
                 self._status = "cancelling"
-            if not self._started and self._plan.is_over and self._status not in FINAL:
+            over = not self._started and self._plan.is_over and self._status not in FINAL
+            if over:
                 self._finish()
-                self._publish()
+        if over:  # without a thread of its own
+            self._tell(last=True)
+            self._publish()
         self._wake.set()
         return any(found)
 
@@ -495,9 +498,10 @@ class BuildQueue:
         """Have ``callback`` called with the names of the jobs that changed, on the queue's thread.
 
         At most about four times a second; with an empty set about once a second where nothing
-        changes; and a last time after the end, when :attr:`status` is final. One that raises is
-        reported once through :mod:`logging` and dropped. One that blocks keeps further builds from
-        beginning, so hand long work on to a thread of your own.
+        changes; and a last time after the end, when :attr:`status` is final (on the caller's thread
+        where all was cancelled before the start). One that raises is reported once through
+        :mod:`logging` and dropped. One that blocks keeps further builds from beginning, so hand
+        long work on to a thread of your own.
 
         Returns
         -------
@@ -618,17 +622,12 @@ class BuildQueue:
                 self._status = "running"
 
     def _is_timed(self) -> bool:
-        """Whether builds here disturb each other on a GPU, or are to be counted by GPU.
-
-        TensorRT for RTX compiles ahead of time and times nothing there. Measured with 1.7.1 on a
-        machine with an H200 and 16 cores: eight builds at once take a seventh of the time that they
-        take one after the other.
-        """
+        """Whether builds here disturb each other on a GPU, or are to be counted by GPU."""
         if self._client is not None:
             return False
         if self._per_device is not None or self._devices:
             return True
-        return any(job.options.backend.needs_gpu for job in self._order)
+        return any(job.options.times_tactics for job in self._order)
 
     def _ask_cluster(self) -> None:
         """Ask now and then how large the cluster is."""

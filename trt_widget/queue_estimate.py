@@ -2,9 +2,9 @@
 
 Pure, but for :class:`LookBack`, which asks the history. What a pending build will take is what
 earlier builds of the same network in the same way took; else what those of this queue took that
-have succeeded with the same model; else their mean. The time left is what it takes to go through
-the rest in the queue's own order, with its limits. Nothing is said where for one of the builds
-nothing is known.
+have succeeded with the same model; else, where the models of this queue have been alike so far, the
+mean of all that have. The time left is what it takes to go through the rest in the queue's own
+order, with its limits. Nothing is said where for one of the builds nothing is known.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ __all__ = ["LookBack", "Outlook", "State", "outlook", "time_left"]
 _TAIL: Final = 0.05
 #: How far a running build is taken to be at most by the clock alone.
 _MOST: Final = 0.95
+#: Builds that have to have ended before one of another model is expected to take as long, and how
+#: many times as long as the shortest the longest may have taken.
+_ENOUGH: Final = 3
+_ALIKE: Final = 3.0
 #: Bytes of a ModelProto that is hashed; a copy has to be made of it.
 _MOST_COPIED: Final = 256 * 1024 * 1024
 #: Seconds between two looks at whether there is a build to compare with.
@@ -101,7 +105,7 @@ def outlook(plan: Plan, states: Sequence[State], earlier: Mapping[int, float]) -
         if state.took_s is not None:
             took.setdefault(state.model, []).append(state.took_s)
     every = [seconds for group in took.values() for seconds in group]
-    usual = mean(every) if every else None
+    usual = _usual(every, [state for state in states if state.model not in took])
     each = {model: mean(group) for model, group in took.items()}
     guesses = [_guess(s, each, usual, earlier.get(index)) for index, s in enumerate(states)]
     whole = {index: guess.seconds for index, guess in enumerate(guesses) if guess is not None}
@@ -116,6 +120,23 @@ def outlook(plan: Plan, states: Sequence[State], earlier: Mapping[int, float]) -
     }
     basis = _describe(bases) if bases else None
     return Outlook(_progress(states, whole), time_left(plan, remaining, whole), basis)
+
+
+def _usual(every: Sequence[float], others: Sequence[State]) -> float | None:
+    """Give what a build of any model takes, or None where those so far were too few or too unlike.
+
+    Parameters
+    ----------
+    every
+        What builds have taken.
+    others
+        Of models of which none has ended: what runs takes as long as it has been running, or more.
+    """
+    if len(every) < _ENOUGH:
+        return None
+    least = [s.elapsed_s for s in others if s.status == "running" and s.elapsed_s is not None]
+    alike = max(*every, *least) <= _ALIKE * min(every)
+    return mean(every) if alike else None
 
 
 class _Guess(NamedTuple):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trt_widget._content import BLOCK
 from trt_widget._files import read_or_map
 from trt_widget._text import line
 from trt_widget.build import FINAL, Build, BuildResult
@@ -170,11 +172,6 @@ class Job:
                 f"The engine of {self.name} cannot be read: {error.strerror or error}.",
                 "Build again, and leave the file at output= as it is.",
             ) from error
-        if engine is not None and memoryview(engine).nbytes != self.result.engine_bytes:
-            raise BuildFailed(
-                f"The file of the engine of {self.name} is another one than was built.",
-                "Build again, and leave the file at output= as it is.",
-            )
         return engine
 
     @property
@@ -299,8 +296,8 @@ class Job:
         record = store.keep(zlib.compress(text))
         if result.engine_bytes is not None:
             if result.output is not None:
-                output = result.output
-                self._engine = lambda: read_or_map(output)
+                output, sha256 = result.output, _sha256(build.engine)
+                self._engine = lambda: _read_same(output, sha256)
             else:
                 engine = store.keep(build.engine)
                 self._engine = lambda: store.get(engine)
@@ -329,6 +326,29 @@ class Job:
             notes=(),
             error=error,
         )
+
+
+def _sha256(engine: Any) -> str:
+    seen = hashlib.sha256()
+    with memoryview(engine) as view, view.cast("B") as data:
+        for at in range(0, len(data), BLOCK):
+            seen.update(data[at : at + BLOCK])
+    return seen.hexdigest()
+
+
+def _read_same(path: Path, sha256: str) -> memoryview:
+    """Read an engine's file, unless it is another one by now; engines are of one size easily.
+
+    Raises
+    ------
+    OSError
+        It is, or it cannot be read.
+    """
+    engine = read_or_map(path)
+    if _sha256(engine) != sha256:
+        msg = "its file is another one than was built"
+        raise OSError(msg)
+    return engine
 
 
 def make_jobs(
@@ -366,10 +386,12 @@ def make_jobs(
     if not jobs:
         raise OptionError("There are no jobs.", "Give at least one build.")
     made: dict[str, Job] = {}
+    taken = _Taken()
     for index, (name, given) in enumerate(jobs.items()):
         _check_name(name)
         own = dict(given) if isinstance(given, Mapping) else {"source": given}
         arguments = {**defaults, **own}
+        arguments["source"] = taken.once(arguments.get("source"))
         if output_dir is not None and arguments.get("output") is None:
             arguments["output"] = output_dir / f"{file_name(name)}.engine"
         try:
@@ -381,6 +403,22 @@ def make_jobs(
         made[name] = Job(name, index, build.source, build.options)
     _check_outputs(made, output_dir)
     return made
+
+
+class _Taken:
+    """The models that are copied, since their owner can change them: each once for all jobs."""
+
+    def __init__(self) -> None:
+        # The originals are kept meanwhile: nothing else gets their identity.
+        self._copies: dict[int, tuple[object, bytes]] = {}
+
+    def once(self, source: Any) -> Any:
+        """Give what a job takes for a source; only what would be copied is another one."""
+        if not isinstance(source, (bytearray, memoryview)):
+            return source
+        if id(source) not in self._copies:
+            self._copies[id(source)] = source, bytes(source)
+        return self._copies[id(source)][1]
 
 
 def _check_name(name: object) -> None:

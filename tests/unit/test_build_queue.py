@@ -28,7 +28,7 @@ from trt_widget import build_queue as queue_module
 from trt_widget.backend import Backend, Gpu
 from trt_widget.build_queue import UnknownJobError, _devices_of
 from trt_widget.queue_cluster import _slots_of, in_flight
-from trt_widget.queue_estimate import State, outlook, time_left
+from trt_widget.queue_estimate import Outlook, State, outlook, time_left
 from trt_widget.queue_jobs import file_name
 from trt_widget.queue_plan import Plan
 from trt_widget.queue_store import Store
@@ -82,6 +82,19 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert caught.value.remedy  # type: ignore[attr-defined]  # all kinds have one
+
+
+def test_a_model_that_many_jobs_share_is_copied_once() -> None:
+    data = MODEL.SerializeToString()
+    for shared in (bytearray(data), memoryview(bytearray(data))):
+        queue = BuildQueue({"a": {}, "b": shared, "c": {"source": bytearray(data)}}, source=shared)
+        a, b, c = (job.source.value for job in queue.jobs.values())
+        assert a is b
+        assert a is not c
+        shared[:4] = b"gone"
+        assert a == c == data
+    kept = BuildQueue({"a": data, "b": data})
+    assert kept["a"].source.value is kept["b"].source.value is data
 
 
 def test_two_jobs_do_not_write_to_one_file(tmp_path: Path) -> None:
@@ -209,10 +222,14 @@ def test_what_a_queue_tells_before_its_start() -> None:
 
 def test_what_is_cancelled_before_the_start_ends_at_once() -> None:
     queue = BuildQueue({"a": MODEL, "b": MODEL})
+    told: list[tuple[frozenset[str], str]] = []
+    queue.subscribe(lambda changed: told.append((changed, queue.status)))
     assert queue.request_cancel("a")
     assert not queue.request_cancel("a")
     assert queue.status == "pending"
+    assert not told
     assert queue.request_cancel(pending=True, reason="interrupt")
+    assert told == [(frozenset({"a", "b"}), "cancelled")]
     assert (queue.status, queue.progress) == ("cancelled", 0.0)
     assert [job.result.reason for job in queue.jobs.values()] == ["user", "interrupt"]
     assert queue.start() is queue
@@ -488,18 +505,44 @@ def test_ended_builds_stand_for_those_that_wait() -> None:
     running = State("running", "m", elapsed_s=4.0)
     found = outlook(plan, [done, running, mine, mine], {})
     assert found == (pytest.approx(14 / 40), 26.0, "from builds of the same model in this queue")
-    mixed = outlook(plan, [done, running, mine, other], {2: 1.0})
-    assert mixed.eta_s == 17.0
-    assert mixed.basis == (
-        "1 from earlier builds, 1 from builds of the same model in this queue, "
-        "1 from the builds of this queue so far"
-    )
+    # One build says too little about those of other models.
+    assert outlook(plan, [done, running, mine, other], {2: 1.0}).eta_s is None
     failed = State("ended", "m", progress=1.0)
     assert outlook(plan, [failed, running, mine, mine], {}).eta_s is None
     cancelled = State("ended", "m", progress=0.0)
     over = outlook(Plan([]), [done, cancelled], {})
     assert over == (0.5, None, None) or over.eta_s == 0.0
     assert over.progress == 0.5
+
+
+def _unlike(took: list[float], *others: State) -> Outlook:
+    """Give the outlook of a build of a new model, after some of models of their own."""
+    ended = [State("ended", index, progress=1.0, took_s=s) for index, s in enumerate(took)]
+    states = [*ended, State("running", 0, elapsed_s=4.0), *others, State("pending", "new")]
+    plan = Plan([None] * len(states))
+    plan.workers = len(ended) + 1 + len(others)
+    for _ in range(plan.workers):
+        plan.next()
+    for index in range(len(ended)):
+        plan.end(index)
+    plan.workers = 1 + len(others)
+    return outlook(plan, states, {index: 50.0 for index, s in enumerate(states) if s in others})
+
+
+def test_builds_of_other_models_say_something_where_they_are_alike() -> None:
+    like = _unlike([10.0, 12.0, 14.0])
+    assert like.eta_s == 18.0  # 6 of the one that runs, and 12 after it
+    assert like.basis == (
+        "1 from builds of the same model in this queue, 1 from the builds of this queue so far"
+    )
+    assert _unlike([10.0, 12.0]).eta_s is None  # too few
+    assert _unlike([5.0, 6.0, 15.1]).eta_s is None  # too unlike
+    assert _unlike([5.0, 6.0, 15.0]).eta_s is not None
+    # What runs, and has taken longer than they all: three tiny builds say nothing of large ones.
+    small = [1.0, 1.1, 1.2]
+    assert _unlike(small, State("running", "large", elapsed_s=2.9)).eta_s is not None
+    assert _unlike(small, State("running", "large", elapsed_s=3.1)).eta_s is None
+    assert _unlike(small, State("running", 1, elapsed_s=30.0)).eta_s is not None  # a known model
 
 
 @given(
