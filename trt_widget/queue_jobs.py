@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -467,8 +468,9 @@ def _check_outputs(jobs: dict[str, Job], output_dir: Path | None) -> None:
             continue
         ours = output_dir is not None and job.output.parent == output_dir
         place = _place(job.output)
-        # The names that are made here are to be others also where the case of letters is none.
-        place = place.casefold() if ours else place
+        # The names that are made here are to be others also where the case of letters is none, nor
+        # how a letter with an accent is written.
+        place = unicodedata.normalize("NFC", place).casefold() if ours else place
         if place in written:
             raise OptionError(
                 f"The jobs {written[place]!r} and {name!r} write to the same file, "

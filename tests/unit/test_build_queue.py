@@ -111,6 +111,8 @@ def test_two_jobs_do_not_write_to_one_file(tmp_path: Path) -> None:
         BuildQueue({"a/b": MODEL, "a:b": MODEL}, output_dir=tmp_path)
     with pytest.raises(OptionError, match="'net' and 'NET'"):
         BuildQueue({"net": MODEL, "NET": MODEL}, output_dir=tmp_path)
+    with pytest.raises(OptionError, match="write to the same file"):
+        BuildQueue({"\uac00": MODEL, "\u1100\u1161": MODEL}, output_dir=tmp_path)
     with pytest.raises(OutputError, match=r"The output of job 'b' is the model of job 'a'"):
         BuildQueue({"a": model, "b": {"source": MODEL, "output": model}})
     # The same model twice, and two files of one folder, are nothing wrong.
