@@ -13,7 +13,10 @@ import pytest
 from tests.bench import (
     executors,
     figures,
+    fleet,
+    overview,
     progress,
+    queues,
     surfaces,
     surfaces_cost,
     surfaces_http,
@@ -48,6 +51,9 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
             *progress.FIGURES,
             *timeline.FIGURES,
             *surfaces.FIGURES,
+            *queues.FIGURES,
+            *overview.FIGURES,
+            *fleet.FIGURES,
             *surfaces_cost.FIGURES,
             *surfaces_http.FIGURES,
         ]
