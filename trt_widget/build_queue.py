@@ -36,7 +36,7 @@ from trt_widget.errors import (
     check_reason,
 )
 from trt_widget.executors.isolation import gpus_apart
-from trt_widget.queue_cluster import address_of, in_flight, slots
+from trt_widget.queue_cluster import address_of, in_flight, in_loop_of, slots
 from trt_widget.queue_estimate import LookBack, Outlook, State, outlook
 from trt_widget.queue_jobs import Job, JobRow, UnknownJobError, make_jobs
 from trt_widget.queue_plan import Plan, Start
@@ -286,7 +286,10 @@ class BuildQueue:
         deadline = None if timeout is None else clock.monotonic() + timeout
         pause = 0.05 if between else 0.2
         interrupted = False
-        self._check_not_inside([job.build for job in self._order if job.begun and job.build])
+        self._check_not_inside(
+            [job.build for job in self._order if job.begun and job.build],
+            looped=self._client is not None and in_loop_of(self._client),
+        )
         while True:
             try:
                 while not self._ended.wait(
@@ -549,9 +552,9 @@ class BuildQueue:
         if not self._started and self._status not in FINAL:
             raise BuildStateError(f"{self.name} was not started.", remedy="Call start() first.")
 
-    def _check_not_inside(self, builds: Iterable[Build] = ()) -> None:
+    def _check_not_inside(self, builds: Iterable[Build] = (), *, looped: bool = False) -> None:
         """Raise `BuildStateError` if the queue would wait for the thread that waits for it."""
-        inside = threading.current_thread() is self._thread
+        inside = looped or threading.current_thread() is self._thread
         if not self._ended.is_set() and (inside or any(build.works_here() for build in builds)):
             raise BuildStateError(
                 f"{self.name} cannot be waited for by a function that it or one of its builds "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["address_of", "in_flight", "slots"]
+__all__ = ["address_of", "in_flight", "in_loop_of", "slots"]
 
 #: Builds that are handed to a cluster at least, so that one that grows on demand sees some.
 _LEAST: Final = 8
@@ -25,6 +25,14 @@ def in_flight(count: int) -> int:
 def address_of(client: Any) -> str:
     """Give what tells clusters apart: the address of the client's scheduler."""
     return str(getattr(getattr(client, "scheduler", None), "address", None) or id(client))
+
+
+def in_loop_of(client: Any) -> bool:
+    """Whether the caller runs in the client's event loop, by which everything comes."""
+    try:
+        return asyncio.get_running_loop() is client.loop.asyncio_loop
+    except (AttributeError, RuntimeError):  # no loop here, or a client that is closed
+        return False
 
 
 def slots(client: Any, resources: Mapping[str, float] | None) -> int | None:

@@ -7,6 +7,7 @@ import os
 import re
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,12 +16,14 @@ from trt_widget._files import read_or_map
 from trt_widget._text import line
 from trt_widget.build import FINAL, Build, BuildResult
 from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, OptionError, OutputError
+from trt_widget.network import serialize
+from trt_widget.options import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from trt_widget.options import BuildOptions, Source
+    from trt_widget.options import BuildOptions
     from trt_widget.queue_store import Store
     from trt_widget.record import Record
 
@@ -387,15 +390,17 @@ def make_jobs(
     if not jobs:
         raise OptionError("There are no jobs.", "Give at least one build.")
     made: dict[str, Job] = {}
-    taken = _Taken()
-    for index, (name, given) in enumerate(jobs.items()):
+    every: dict[str, dict[str, Any]] = {}
+    for name, given in jobs.items():
         _check_name(name)
         own = dict(given) if isinstance(given, Mapping) else {"source": given}
-        arguments = {**defaults, **own}
-        arguments["source"] = taken.once(arguments.get("source"))
+        every[name] = {**defaults, **own}
+    taken = _Taken(arguments.get("source") for arguments in every.values())
+    for index, (name, arguments) in enumerate(every.items()):
         if output_dir is not None and arguments.get("output") is None:
             arguments["output"] = output_dir / f"{file_name(name)}.engine"
         try:
+            arguments["source"] = taken.once(arguments.get("source"))
             check(arguments)
             build = _make_build(arguments)
         except BuildError as error:
@@ -407,19 +412,38 @@ def make_jobs(
 
 
 class _Taken:
-    """The models that are copied, since their owner can change them: each once for all jobs."""
+    """The models that each build would make a copy of: one copy for all jobs that share one.
 
-    def __init__(self) -> None:
+    Also, what their owner does to them while the queue runs changes none of the builds.
+
+    Parameters
+    ----------
+    sources
+        Of all jobs.
+    """
+
+    def __init__(self, sources: Iterable[object]) -> None:
         # The originals are kept meanwhile: nothing else gets their identity.
-        self._copies: dict[int, tuple[object, bytes]] = {}
+        self._sources = list(sources)
+        self._uses = Counter(map(id, self._sources))
+        self._copies: dict[int, bytes] = {}
 
     def once(self, source: Any) -> Any:
-        """Give what a job takes for a source; only what would be copied is another one."""
-        if not isinstance(source, (bytearray, memoryview)):
+        """Give what a job takes for a source; only what is shared and would be copied is another.
+
+        Raises
+        ------
+        SourceError
+            A ModelProto that has no bytes.
+        """
+        proto = type(source).__name__ == "ModelProto" and hasattr(source, "SerializeToString")
+        shared = self._uses[id(source)] > 1
+        if not (shared and (proto or isinstance(source, (bytearray, memoryview)))):
             return source
         if id(source) not in self._copies:
-            self._copies[id(source)] = source, bytes(source)
-        return self._copies[id(source)][1]
+            copy = serialize(Source("proto", source, "<ModelProto>")) if proto else bytes(source)
+            self._copies[id(source)] = copy
+        return self._copies[id(source)]
 
 
 def _check_name(name: object) -> None:

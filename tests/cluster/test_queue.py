@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -14,7 +15,7 @@ from distributed import Client
 
 from tests import models
 from tests.cluster.conftest import Fleet, builders, until
-from trt_widget import BuildCancelled, BuildQueue, ParseFailed
+from trt_widget import BuildCancelled, BuildQueue, BuildStateError, ParseFailed
 from trt_widget import build_queue as queue_module
 from trt_widget.errors import BuildCrashed, WorkerLost
 from trt_widget.executors.cluster import Channel
@@ -339,3 +340,20 @@ def test_a_cluster_that_grows_and_a_worker_that_is_lost(fleet: Fleet) -> None:
         assert isinstance(earlier.error, WorkerLost)
         assert "first" in earlier.error.cause
         assert {where.partition(" ")[0] for where in results["where"]} >= {"second", "third"}
+
+
+def test_a_wait_in_the_clients_own_loop_is_refused_and_an_await_is_not(
+    cluster: LocalCluster,
+) -> None:
+    async def build() -> None:
+        address = cluster.scheduler_address
+        async with Client(address, asynchronous=True, set_as_default=False) as client:
+            queue = BuildQueue({"a": MLP, "b": MLP}, client=client).start()
+            for timeout in (None, 60):  # before and after anything has begun, it would never end
+                with pytest.raises(BuildStateError, match="event loop of its Dask client"):
+                    queue.wait(timeout)
+            await asyncio.wait_for(queue, 60)
+            queue.wait()
+            assert queue.status == "succeeded"
+
+    asyncio.run(build())

@@ -93,6 +93,13 @@ def test_a_model_that_many_jobs_share_is_copied_once() -> None:
         assert a is not c
         shared[:4] = b"gone"
         assert a == c == data
+    shared = models.mlp()
+    queue = BuildQueue({"a": {}, "b": {}, "c": models.convnet()}, source=shared)
+    a, b, c = (job.source for job in queue.jobs.values())
+    assert a.value is b.value
+    assert (a.kind, c.kind) == ("bytes", "proto")  # one of its own is read when it is built
+    shared.graph.name = "changed"
+    assert a.value == data
     kept = BuildQueue({"a": data, "b": data})
     assert kept["a"].source.value is kept["b"].source.value is data
 
@@ -153,7 +160,8 @@ def test_defaults_and_what_a_job_says_itself(tmp_path: Path) -> None:
         tmp_path / "b.engine",
         tmp_path / "c.engine",
     ]
-    assert queue["a"].source.value is queue["b"].source.value is MODEL
+    assert queue["a"].source.value is queue["b"].source.value
+    assert queue["a"].source.value == MODEL.SerializeToString()
     assert queue["c"].source.value is not MODEL
     assert (list(queue), len(queue), "a" in queue, "z" in queue) == (
         ["a", "b", "c"],
