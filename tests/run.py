@@ -170,8 +170,9 @@ class Env:
         environ = os.environ | {
             "VIRTUAL_ENV": str(self.prefix),
             "PATH": os.pathsep.join((str(self.python.parent), os.environ.get("PATH", os.defpath))),
-            # The builds of the tests are no experience for the user's own.
+            # The builds of the tests are no experience for the user's own, nor their engines.
             "TRT_WIDGET_HISTORY": "off",
+            "TRT_WIDGET_ENGINES": "off",
         }
         environ.pop("PYTHONPATH", None)
         print("$", " ".join(command), flush=True)

@@ -125,8 +125,12 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     for name, source in MODELS.items():
         shutil.copyfile(LIGHT / source, tmp_path / name)
     cells = [block for block in blocks(page.read_text("utf-8")) if block.language == "python"]
-    # As on a reader's machine, with a history of its own.
-    with Kernel(LATEST, env={"TRT_WIDGET_HISTORY": str(tmp_path / "history")}) as kernel:
+    # As on a reader's machine, with a history and a cache of its own.
+    own = {
+        "TRT_WIDGET_HISTORY": str(tmp_path / "history"),
+        "TRT_WIDGET_ENGINES": str(tmp_path / "cache"),
+    }
+    with Kernel(LATEST, env=own) as kernel:
         kernel.run(f"import os; os.chdir({str(tmp_path)!r})")
         for cell in cells:
             wanted = cell.options.removeprefix("raises=") or None
