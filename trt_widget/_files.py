@@ -123,10 +123,10 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
     return save_identified(data, path)[0]
 
 
-def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tuple[int, int]]:
-    """Do what :func:`save_atomically` does; also give the device and inode of what was written.
+def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tuple[int, int, int]]:
+    """Do what :func:`save_atomically` does; also tell the file that was written.
 
-    By them it can be told from a file that somebody else puts into its place a moment later.
+    By its device, inode and time it can be told from one that somebody else puts into its place a moment later.
     """
     if not is_whole(data):
         raise SaveError(
@@ -146,7 +146,7 @@ def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tupl
     except OSError as error:
         raise _explain(error, given) from error
     _flush_folder(target.parent)
-    return target, (written.st_dev, written.st_ino)
+    return target, _identity(written)
 
 
 def save_private(parts: tuple[Any, ...], path: Path) -> None:
@@ -167,7 +167,7 @@ def save_private(parts: tuple[Any, ...], path: Path) -> None:
 
 
 def map_file(
-    file: str | os.PathLike[str] | int, identity: tuple[int, int] | None = None
+    file: str | os.PathLike[str] | int, identity: tuple[int, int, int] | None = None
 ) -> memoryview:
     """Map a whole file, read-only: its bytes without a copy, for as long as the result lives.
 
@@ -179,7 +179,7 @@ def map_file(
     file
         The file's name, or a descriptor, which is closed in any case.
     identity
-        Device and inode that the opened file has to have, as :func:`save_identified` gives them.
+        What the opened file has to be, as :func:`save_identified` tells it.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def map_file(
     descriptor = file if isinstance(file, int) else _open_to_map(file)
     try:
         found = os.fstat(descriptor)
-        if identity is not None and (found.st_dev, found.st_ino) != identity:
+        if identity is not None and _identity(found) != identity:
             msg = "the file of that name is another one by now"
             raise OSError(msg)
         if not stat.S_ISREG(found.st_mode):
@@ -202,7 +202,7 @@ def map_file(
 
 
 def read_or_map(
-    file: str | os.PathLike[str], identity: tuple[int, int] | None = None
+    file: str | os.PathLike[str], identity: tuple[int, int, int] | None = None
 ) -> memoryview:
     """Give a whole file: read where it is small, else mapped (:func:`map_file`).
 
@@ -249,6 +249,11 @@ else:
 
     def _open_to_map(path: str | os.PathLike[str]) -> int:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | _CLOEXEC)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    """Tell a file from others: also from one that got the inode of a file which is gone."""
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _mode_of_existing(target: Path) -> int | None:

@@ -25,6 +25,7 @@ from trt_widget import (
     UnknownOptionError,
 )
 from trt_widget import build_queue as queue_module
+from trt_widget._files import map_file, save_identified
 from trt_widget.backend import Backend, Gpu
 from trt_widget.build_queue import UnknownJobError, _devices_of
 from trt_widget.queue_cluster import _slots_of, in_flight
@@ -53,11 +54,19 @@ MODEL = models.mlp()
         ({"a": {}}, {}, OptionError, "Job 'a': There is no source"),
         ({"a": {"source": MODEL, 5: 1}}, {}, OptionError, "Job 'a': An argument's name"),
         ({"a": MODEL, "b": "missing.onnx"}, {}, SourceError, "Job 'b': There is no file"),
+        ({"a\0": MODEL}, {}, OptionError, "it has a NUL"),
         ({"a": {"source": MODEL, "nmae": 1}}, {}, UnknownOptionError, "Job 'a': There is no opt"),
-        ({"a": MODEL}, {"optimization_level": 9}, OptionError, "Job 'a': optimization_level=9"),
+        ({"a": MODEL}, {"optimization_level": 9}, OptionError, "BuildQueue: optimization_level=9"),
+        ({"a": {"source": MODEL, "optimization_level": 9}}, {}, OptionError, "Job 'a': optimiz"),
+        ({"a": {}}, {"source": "missing.onnx"}, SourceError, "BuildQueue: There is no file"),
+        ({"a": MODEL}, {"client": 5}, OptionError, "BuildQueue: client= must be"),
+        ({"a": MODEL}, {"engine_cache": 5}, OptionError, "BuildQueue: engine_cache=5"),
+        ({"a": MODEL}, {"engine_cache": __file__}, OptionError, "BuildQueue: engine_cache= is a f"),
+        ({"a": {"source": MODEL, "workers": 1}}, {}, OptionError, "Job 'a': workers= belongs to"),
+        ({"a": {"source": MODEL, "name": "x"}}, {}, OptionError, "is its key in the dict"),
         ({"a": {"source": MODEL, "profiles": {}}}, {}, ProfileError, "Job 'a': profiles is emp"),
         ({"a": {"source": MODEL, "client": object()}}, {}, OptionError, "Job 'a': client= is for"),
-        ({"a": MODEL}, {"reschedules": 2}, OptionError, "Job 'a': reschedules= is for a single"),
+        ({"a": MODEL}, {"reschedules": 2}, OptionError, "BuildQueue: reschedules= is for a s"),
         ({"a": MODEL}, {"workers": 0}, OptionError, "workers=0"),
         ({"a": MODEL}, {"workers": True}, OptionError, "workers=True"),
         ({"a": MODEL}, {"retries": -1}, OptionError, "retries=-1"),
@@ -72,6 +81,7 @@ MODEL = models.mlp()
         ({"a": MODEL}, {"name": 5}, OptionError, "name=5"),
         ({"a": MODEL}, {"output_dir": 5}, OptionError, "output_dir=5"),
         ({"a": MODEL}, {"output_dir": __file__}, OutputError, "no such folder can be made"),
+        ({"a": MODEL}, {"output_dir": __file__ + "/x"}, OutputError, "is a file"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(
@@ -82,6 +92,42 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert caught.value.remedy  # type: ignore[attr-defined]  # all kinds have one
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "meant"),
+    [
+        ({}, {"worker": 3}, "workers"),
+        ({}, {"wrokers": 3}, "workers"),
+        ({}, {"outputdir": "."}, "output_dir"),
+        ({}, {"sorce": MODEL}, "source"),
+        ({}, {"profile": {}}, "profiles"),
+        ({"sorce": MODEL}, {}, "source"),
+        ({"outputs": "x"}, {}, "output"),
+    ],
+)
+def test_a_slip_is_set_right_by_what_could_be_meant(
+    own: dict[str, Any], given: dict[str, Any], meant: str
+) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        BuildQueue({"a": own}, **given)
+    assert caught.value.nearest == meant
+    assert caught.value.cause.startswith("Job 'a': " if own else "BuildQueue: ")
+    assert f"Did you mean {meant!r}?" in caught.value.remedy
+
+
+def test_a_folder_is_made_at_the_start_only(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with pytest.raises(SourceError):
+        BuildQueue({"a": "missing.onnx"}, output_dir=folder)
+    queue = BuildQueue({"a": MODEL}, output_dir=folder)
+    assert queue["a"].output == folder / "a.engine"
+    assert not folder.parent.exists()
+    folder.parent.write_text("in the way")
+    with pytest.raises(OutputError, match="no such folder can be made"):
+        queue.start()
+    assert (queue.status, queue.waiting_for) == ("pending", None)
+    assert not queue_module._LINES.all()
 
 
 def test_a_model_that_many_jobs_share_is_copied_once() -> None:
@@ -124,7 +170,6 @@ def test_two_jobs_do_not_write_to_one_file(tmp_path: Path) -> None:
         BuildQueue({"a": model, "b": {"source": MODEL, "output": model}})
     # The same model twice, and two files of one folder, are nothing wrong.
     BuildQueue({"a": model, "b": model}, output_dir=tmp_path / "new" / "folder")
-    assert (tmp_path / "new" / "folder").is_dir()
 
 
 @given(st.text(max_size=300))
@@ -170,8 +215,9 @@ def test_defaults_and_what_a_job_says_itself(tmp_path: Path) -> None:
         False,
     )
     assert repr(queue) == "BuildQueue('sweep', 3 jobs)"
-    assert repr(queue["a"]) == "Job('a')"
-    with pytest.raises(UnknownJobError, match=r"sweep has no job 'aa'(.|\n)*Did you mean 'a'"):
+    assert repr(queue["a"]) == "Job('a', pending)"
+    said = r"sweep has no job 'aa' among its 3 jobs(.|\n)*Did you mean 'a'"
+    with pytest.raises(UnknownJobError, match=said):
         queue["aa"]
     with pytest.raises(KeyError):
         queue.request_cancel("zzz")
@@ -624,3 +670,14 @@ def test_a_write_that_fails_leaves_the_store_as_it_was() -> None:
     second = store.keep(b"second")
     assert (bytes(store.get(first)), bytes(store.get(second))) == (b"first", b"second")
     assert second.offset < 200
+
+
+def test_a_file_in_the_place_of_another_is_told_from_it(tmp_path: Path) -> None:
+    path, identity = save_identified(b"one", tmp_path / "x.engine")
+    assert bytes(map_file(path, identity)) == b"one"
+    inode = path.stat().st_ino
+    path.write_bytes(b"two")  # as where the inode of a file that is gone is given again
+    os.utime(path, ns=(1, 1))
+    assert path.stat().st_ino == inode
+    with pytest.raises(OSError, match="another one by now"):
+        map_file(path, identity)

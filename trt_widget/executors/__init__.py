@@ -46,8 +46,8 @@ class Outcome:
     notes
         Sentences for people that are not errors.
     facts
-        What else is known: ``device``, ``layers`` (count), and ``engine_file`` (device and inode of
-        the file at ``output=``, by which a process knows it from another of that name).
+        What else is known: ``device``, ``layers`` (count), and ``engine_file`` (device, inode and
+        time of the file at ``output=``, by which a process knows it from another of that name).
     """
 
     status: str

@@ -656,12 +656,12 @@ else:
                 return
 
 
-def _identity_of(told: object) -> tuple[int, int]:
+def _identity_of(told: object) -> tuple[int, int, int]:
     """Give what a child says of the file that it has written; nothing fits what makes no sense."""
     match told:
-        case [int(device), int(inode)]:
-            return device, inode
-    return -1, -1
+        case [int(device), int(inode), int(time_ns)]:
+            return device, inode, time_ns
+    return -1, -1, -1
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
