@@ -126,7 +126,8 @@ def save_atomically(data: Any, path: str | os.PathLike[str]) -> Path:
 def save_identified(data: Any, path: str | os.PathLike[str]) -> tuple[Path, tuple[int, int, int]]:
     """Do what :func:`save_atomically` does; also tell the file that was written.
 
-    By its device, inode and time it can be told from one that somebody else puts into its place a moment later.
+    By its device, inode and time it can be told from one that somebody else puts into its place a
+    moment later.
     """
     if not is_whole(data):
         raise SaveError(
