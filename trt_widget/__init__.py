@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trt_widget.history import History
     from trt_widget.monitor import ProgressMonitor
     from trt_widget.phases import PhaseTree
+    from trt_widget.queue_jobs import UnknownJobError
     from trt_widget.record import Record, RecordError, load_record
     from trt_widget.widget import BuildWidget
     from trt_widget.widget.timeline import Timeline
@@ -74,6 +75,7 @@ __all__ = [
     "SourceError",
     "StreamError",
     "Timeline",
+    "UnknownJobError",
     "UnknownOptionError",
     "WorkerLost",
     "WrongBackendError",
@@ -96,6 +98,7 @@ _HOME = {
     "Record": "record",
     "RecordError": "record",
     "Timeline": "widget.timeline",
+    "UnknownJobError": "queue_jobs",
     "compare": "comparison",
     "load_record": "record",
 }

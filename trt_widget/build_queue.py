@@ -113,9 +113,9 @@ class BuildQueue:
     engine_cache
         As of a build, but on by default: the same build again is answered from disk. False: off.
     output_dir
-        A folder, made where it is missing: the engine of a job without ``output`` goes to its
-        name with ``.engine`` in it. Without this, engines are kept in a temporary file and are
-        gone with the queue.
+        A folder, made at the start where it is missing: the engine of a job without ``output`` goes
+        to its name with ``.engine`` in it. Without this, engines are kept in a temporary file and
+        are gone with the queue.
     name
         What to call the queue.
     **options
@@ -126,7 +126,7 @@ class BuildQueue:
     OptionError
         Wrong arguments, no job, a name that is none, two jobs that would write to one file.
     BuildError
-        Whatever a build raises when it is made, with the job's name in front.
+        Whatever a build raises when it is made, with the job's name in front, or the queue's.
 
     Notes
     -----
@@ -165,8 +165,10 @@ class BuildQueue:
         if client is not None:
             # What is begun again is counted once, here.
             defaults.update(client=client, resources=resources, reschedules=0)
-        folder = None if output_dir is None else _make_folder(output_dir)
-        self._jobs = make_jobs(jobs, {**defaults, **options}, folder, self._check_job)
+        self._folder = None if output_dir is None else _check_folder(output_dir)
+        own = tuple(BuildQueue.__init__.__kwdefaults__ or ())
+        arguments = {**defaults, **options}
+        self._jobs = make_jobs(jobs, arguments, self._folder, self._check_job, own)
         self._order = list(self._jobs.values())
         self._plan = Plan([job.options.device for job in self._order], retries=self._retries)
         self._number = next(_numbers)
@@ -219,6 +221,8 @@ class BuildQueue:
         ------
         BuildStateError
             It was started before.
+        OutputError
+            ``output_dir`` cannot be made.
         """
         with self._lock:
             if self._started:
@@ -228,6 +232,8 @@ class BuildQueue:
                 )
             if self._status in FINAL:
                 return self
+            if self._folder is not None:
+                _make_folder(self._folder)
             self._started = True
             self._pid = os.getpid()
             thread = threading.Thread(
@@ -455,9 +461,11 @@ class BuildQueue:
     def _unknown(self, name: object) -> UnknownJobError:
         import difflib
 
-        near = difflib.get_close_matches(name, self._jobs, 1) if isinstance(name, str) else []
-        remedy = f"Did you mean {near[0]!r}?" if near else "Its jobs are the keys of q.jobs."
-        return UnknownJobError(f"{self.name} has no job {name!r:.100}.", remedy)
+        near = difflib.get_close_matches(name, self._jobs) if isinstance(name, str) else []
+        meant = " or ".join(map(repr, near))
+        remedy = f"Did you mean {meant}?" if near else "Its jobs are the keys of q.jobs."
+        count = f"{len(self):,} job{'' if len(self) == 1 else 's'}"
+        return UnknownJobError(f"{self.name} has no job {name!r:.100} among its {count}.", remedy)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -972,20 +980,36 @@ def _refuse(option: str, value: Any, what: str) -> None:
         raise OptionError(f"{option}= is for {what}.", "Leave it out.")
 
 
-def _make_folder(path: Any) -> Path:
+def _check_folder(path: Any) -> Path:
+    """Check that a folder is there or could be made; nothing is made."""
     try:
         folder = Path(os.fsdecode(path)).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except TypeError:
         raise OptionError(
             f"output_dir={path!r:.100} is no path.", "Give text or a pathlib.Path."
         ) from None
     except (OSError, ValueError) as error:
-        raise OutputError(
-            f"output_dir={str(path)!r}: no such folder can be made: {error}.",
-            "Choose a folder that you may write to.",
-        ) from None
+        raise _no_folder(path, str(error)) from None
+    if not usable:
+        what = "cannot be written to" if there.is_dir() else "is a file"
+        raise _no_folder(path, f"{there.name!r} {what}")
     return folder
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(folder, error.strerror or str(error)) from None
+
+
+def _no_folder(path: Any, why: str) -> OutputError:
+    return OutputError(
+        f"output_dir={str(path)!r}: no such folder can be made: {why}.",
+        "Choose a folder that you may write to.",
+    )
 
 
 @atexit.register

@@ -249,7 +249,7 @@ class BuildOptions:
             timing_cache=_check_timing_cache(given["timing_cache"], output, backend, far=far)
             if "timing_cache" in given
             else None,
-            engine_cache=_check_engine_cache(given.get("engine_cache")),
+            engine_cache=_check_engine_cache(given.get("engine_cache"), far=far),
             client=given.get("client"),
             resources=_check_resources(given.get("resources", {})),
             reschedules=_check_integer("reschedules", given.get("reschedules", 1), 0, "a count")
@@ -769,12 +769,18 @@ def _check_timing_cache(
     return path
 
 
-def _check_engine_cache(value: Any) -> EngineCache | None:
+def _check_engine_cache(value: Any, *, far: bool) -> EngineCache | None:
     if value is None or value is False:
         return None
     from trt_widget.engine_cache import EngineCache
 
     if isinstance(value, EngineCache):
+        path = None if far or value.path is None else Path(value.path)
+        if path is not None and path.is_file():
+            raise OptionError(
+                f"engine_cache= is a file, {path.name!r}.",
+                "Give the path of a folder; it is made when the first engine is kept.",
+            )
         return value
     if value is True:
         return EngineCache()
@@ -784,7 +790,7 @@ def _check_engine_cache(value: Any) -> EngineCache | None:
             "Give True for a folder in your cache folder, the path of another folder, or an "
             "EngineCache.",
         )
-    return EngineCache(value)
+    return _check_engine_cache(EngineCache(value), far=far)
 
 
 def check_output(path: Any) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -13,17 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget._content import BLOCK
 from trt_widget._files import read_or_map
-from trt_widget._text import line
+from trt_widget._text import duration, line
 from trt_widget.build import FINAL, Build, BuildResult
-from trt_widget.errors import BuildCancelled, BuildError, BuildFailed, OptionError, OutputError
+from trt_widget.errors import (
+    BuildCancelled,
+    BuildError,
+    BuildFailed,
+    OptionError,
+    OutputError,
+    UnknownOptionError,
+)
 from trt_widget.network import serialize
-from trt_widget.options import Source
+from trt_widget.options import OPTION_NAMES, BuildOptions, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from trt_widget.options import BuildOptions
     from trt_widget.queue_store import Store
     from trt_widget.record import Record
 
@@ -37,6 +44,8 @@ _MAX_PHASE: Final = 120
 _MAX_FILE_NAME: Final = 180
 # What a file cannot be called on Windows, whatever its ending.
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+#: What a job can be given.
+_ARGUMENTS: Final = ("source", *OPTION_NAMES)
 _UNSAFE: Final = re.compile(r"[^\w.+=@ -]")
 
 
@@ -119,6 +128,8 @@ class Job:
         self.source: Source | None = source
         #: What tells the models of a queue apart, without reading them.
         self.model = str(source.value) if source.kind == "path" else (source.kind, id(source.value))
+        #: What people call the model.
+        self.model_name = source.display_name
         self.build: Build | None = None
         #: Whether an attempt is under way.
         self.begun = False
@@ -131,13 +142,17 @@ class Job:
         self.device: int | None = None
         #: Why it is to end, once somebody has asked for that.
         self.cancel_reason: str | None = None
+        #: Seconds from the start of the latest attempt to the end, with all that is around it.
+        self.turnaround_s: float | None = None
         self._last_row: JobRow | None = None
         self._record: Callable[[], Any] | None = None
         self._engine: Callable[[], Any] | None = None
 
     def __repr__(self) -> str:
-        ended = f", {self.status}" if self.result is not None else ""
-        return f"{type(self).__name__}({self.name!r}{ended})"
+        took = ""
+        if self.result is not None and self.started_at is not None:
+            took = f" after {duration(self.result.duration_s)}"
+        return f"{type(self).__name__}({self.name!r}, {self.status}{took})"
 
     @property
     def status(self) -> str:
@@ -254,7 +269,8 @@ class Job:
             since=since,
             phase=phase,
             where=self.where,
-            attempts=self.attempts,
+            # One that was handed over and waits, on a cluster for instance, has not tried yet.
+            attempts=self.attempts - (self.begun and status == "pending"),
             engine_bytes=None if result is None else result.engine_bytes,
             cached=self.cached,
             reason=self.cancel_reason if result is None else result.reason,
@@ -281,6 +297,7 @@ class Job:
         self.ended_at = now
         if self.build is not None:
             self._started_at = self.build.entered_at.get("running")
+            self.turnaround_s = max(0.0, now - self.build.entered_at["pending"])
         self._last_row = self._row(now)
 
     def put_away(self, store: Store) -> None:
@@ -360,6 +377,7 @@ def make_jobs(
     defaults: Mapping[str, Any],
     output_dir: Path | None,
     check: Callable[[Mapping[str, Any]], None],
+    queue_options: Sequence[str],
 ) -> dict[str, Job]:
     """Check the jobs, and give them by name, in their order.
 
@@ -370,17 +388,49 @@ def make_jobs(
     defaults
         Arguments of every job that does not have its own.
     output_dir
-        Where the engines of jobs without ``output`` go, or None.
+        Where the engines of jobs without ``output`` go, or None; it need not be there yet.
     check
         Called with the arguments of each job; may raise.
+    queue_options
+        The names of the arguments that a queue has itself.
 
     Raises
     ------
     BuildError
-        Whatever a build raises, with the job's name in front.
+        Whatever a build raises, with the job's name in front, or the queue's, where it is wrong for
+        all jobs.
     OptionError
         There is no job, a name is none, or two jobs would write to one file.
     """
+    every = _arguments(jobs, defaults, queue_options)
+    made: dict[str, Job] = {}
+    taken = _Taken(arguments.get("source") for arguments in every.values())
+    for index, (name, arguments) in enumerate(every.items()):
+        output = None
+        if output_dir is not None and arguments.get("output") is None:
+            output = output_dir / f"{file_name(name)}.engine"
+            if output_dir.exists():  # else nothing is in the way
+                arguments["output"] = output
+        try:
+            arguments["source"] = taken.once(arguments.get("source"))
+            check(arguments)
+            build = _make_build(arguments)
+        except BuildError as error:
+            whose = "BuildQueue" if _is_wrong_for_all(error, defaults, check) else _job(name)
+            raise _of(whose, error) from error.__cause__
+        assert build.source is not None  # noqa: S101 - only attached and followed ones have none
+        options = build.options
+        if output is not None:
+            options = dataclasses.replace(options, output=output)
+        made[name] = Job(name, index, build.source, options)
+    _check_outputs(made, output_dir)
+    return made
+
+
+def _arguments(
+    jobs: Any, defaults: Mapping[str, Any], queue_options: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Give by name what each build is given, after a look at the names of all that."""
     if not isinstance(jobs, Mapping):
         kind = type(jobs).__name__
         raise OptionError(
@@ -389,26 +439,20 @@ def make_jobs(
         )
     if not jobs:
         raise OptionError("There are no jobs.", "Give at least one build.")
-    made: dict[str, Job] = {}
+    for option in defaults:
+        if option not in _ARGUMENTS:
+            known = dict.fromkeys((*queue_options, *_ARGUMENTS))
+            raise _of("BuildQueue", _unknown(option, known))
     every: dict[str, dict[str, Any]] = {}
     for name, given in jobs.items():
         _check_name(name)
         own = dict(given) if isinstance(given, Mapping) else {"source": given}
-        every[name] = {**defaults, **own}
-    taken = _Taken(arguments.get("source") for arguments in every.values())
-    for index, (name, arguments) in enumerate(every.items()):
-        if output_dir is not None and arguments.get("output") is None:
-            arguments["output"] = output_dir / f"{file_name(name)}.engine"
         try:
-            arguments["source"] = taken.once(arguments.get("source"))
-            check(arguments)
-            build = _make_build(arguments)
+            _check_arguments(own, queue_options)
         except BuildError as error:
-            raise _in_job(error, name) from error.__cause__
-        assert build.source is not None  # noqa: S101 - only attached and followed ones have none
-        made[name] = Job(name, index, build.source, build.options)
-    _check_outputs(made, output_dir)
-    return made
+            raise _of(_job(name), error) from None
+        every[name] = {**defaults, **own}
+    return every
 
 
 class _Taken:
@@ -457,11 +501,56 @@ def _check_name(name: object) -> None:
         ) from None
     if not name.strip():
         raise OptionError(f"{name!r:.100} is no name of a job: it is empty.", "Choose another.")
+    if "\0" in name:
+        raise OptionError(
+            f"{name!r:.100} is no name of a job: it has a NUL in it.", "Choose another."
+        )
+
+
+def _check_arguments(own: Mapping[Any, Any], queue_options: Sequence[str]) -> None:
+    """Check the names of what a job says itself."""
+    for option in own:
+        if not isinstance(option, str):
+            raise OptionError(
+                "An argument's name is not text.", "Use the names of a build's options."
+            )
+        if option in _ARGUMENTS:
+            continue
+        if option in queue_options:
+            remedy = "Give it to BuildQueue itself, beside the jobs."
+            if option == "name":
+                remedy = "The name of a job is its key in the dict of the jobs."
+            raise OptionError(f"{option}= belongs to the whole queue.", remedy)
+        raise _unknown(option, _ARGUMENTS)
+
+
+def _unknown(option: str, known: Iterable[str]) -> UnknownOptionError:
+    import difflib
+
+    names = tuple(known)
+    near = difflib.get_close_matches(option.lower(), names, 1, 0.5)
+    return UnknownOptionError(option, near[0] if near else None, known=names)
+
+
+def _is_wrong_for_all(
+    error: BuildError,
+    defaults: Mapping[str, Any],
+    check: Callable[[Mapping[str, Any]], None],
+) -> bool:
+    """Whether what is wrong with a job is what the queue was given for all of them."""
+    try:
+        check(defaults)
+        if defaults.get("source") is None:
+            given = {name: value for name, value in defaults.items() if name != "source"}
+            BuildOptions.from_kwargs(given)
+        else:
+            _make_build(dict(defaults))
+    except BuildError as same:
+        return type(same) is type(error) and same.cause == error.cause
+    return False
 
 
 def _make_build(arguments: dict[str, Any]) -> Build:
-    if any(not isinstance(key, str) for key in arguments):
-        raise OptionError("An argument's name is not text.", "Use the names of a build's options.")
     if arguments.get("source") is None:
         raise OptionError(
             "There is no source.", 'Give the model as "source": a path, bytes or a ModelProto.'
@@ -470,9 +559,13 @@ def _make_build(arguments: dict[str, Any]) -> Build:
     return Build(arguments.pop("source"), **arguments)
 
 
-def _in_job(error: BuildError, name: str) -> BuildError:
-    """Put a job's name in front of what is wrong with it."""
-    error.cause = f"Job {line(name, 80)!r}: {error.cause}"
+def _job(name: str) -> str:
+    return f"Job {line(name, 80)!r}"
+
+
+def _of(whose: str, error: BuildError) -> BuildError:
+    """Say in front of what is wrong whose argument it is."""
+    error.cause = f"{whose}: {error.cause}"
     error.args = (error.cause,)
     return error
 
