@@ -365,43 +365,6 @@ def test_resources_choose_the_worker(fleet: Fleet) -> None:
             assert (build.worker or "").startswith("able ")
 
 
-def test_a_worker_without_the_package(fleet: Fleet, tmp_path: Path) -> None:
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text("import sys\nsys.modules['trt_widget'] = None\n")
-    fleet.worker("bare", PYTHONPATH=str(hook))
-    with fleet.client(1) as client:
-        build = Build(models.mlp(), client=client).start()
-        with pytest.raises(BuildFailed, match="Dask worker cannot build") as caught:
-            build.wait(60)
-        assert "trt-widget" in caught.value.remedy
-        # One that comes later is not kept out by us either.
-        fleet.worker("later", PYTHONPATH=str(hook))
-        client.wait_for_workers(2, timeout=60)
-
-
-def test_a_worker_without_tensorrt(fleet: Fleet, tmp_path: Path) -> None:
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text("import sys\nsys.modules['tensorrt_rtx'] = None\n")
-    fleet.worker("bare", PYTHONPATH=str(hook))
-    with fleet.client(1) as client:
-        build = Build(models.mlp(), client=client).start()
-        with pytest.raises(BuildFailed, match="Dask worker cannot build") as caught:
-            build.wait(60)
-        assert "TensorRT" in str(caught.value)
-
-
-def test_another_version_on_the_worker(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trt_widget.executors.cluster.PROTOCOL", 99)
-    monkeypatch.setattr("trt_widget.executors.cluster.__version__", "99.0")
-    build = Build(models.mlp(), client=client).start()
-    with pytest.raises(
-        BuildFailed, match=r"does not understand the requests of the client's 99\.0"
-    ):
-        build.wait(60)
-
-
 def test_twenty_builds_of_two_clients(client: Client, cluster: LocalCluster) -> None:
     with Client(cluster, set_as_default=False) as other:
         builds = [

@@ -34,6 +34,7 @@ from trt_widget._files import read_or_map, save_identified
 from trt_widget._version import __version__
 from trt_widget.errors import BuildError, BuildFailed, SaveError, SourceError, WorkerLost
 from trt_widget.executors import Outcome
+from trt_widget.executors.cluster_choice import Unable, fitting, name_place, none_can
 from trt_widget.executors.intake import Intake, is_sound
 from trt_widget.executors.process import KILL_AFTER_S, Scratch
 from trt_widget.executors.worker import failed
@@ -70,6 +71,16 @@ _PIECES = 2
 _ASK_WHY_S = 2.0
 #: Seconds in which Dask tells that a worker is gone, or that a task is done.
 _NEWS_S = 5.0
+#: Seconds after which the scheduler has surely taken what was sent to it.
+_SENT_S = 1.0
+#: Seconds that a scheduler may take to say which workers there are, where a build depends on it.
+_WORKERS_S = 60.0
+#: Seconds in which a worker that was lost may come back, where only those are left that cannot
+#: build; and between two looks.
+_BACK_S = 15.0
+_BACK_LOOK_S = 0.5
+
+_CLOSED = frozenset({"closing", "closed"})
 
 _log = logging.getLogger("trt_widget")
 
@@ -77,14 +88,20 @@ _log = logging.getLogger("trt_widget")
 # ---- what travels by value: neither the scheduler nor a worker that never builds needs us --------
 
 
-def _make_task() -> Callable[[bytes], str | None]:
-    def build(request: bytes) -> str | None:
+def _make_task() -> Callable[[bytes], tuple[str, str, str] | None]:
+    def build(request: bytes) -> tuple[str, str, str] | None:
+        from distributed import get_worker
+
+        why: str | None
         try:
             from trt_widget.executors.cluster_worker import run_task
-        except ImportError as error:
-            return str(error)
-        run_task(request)
-        return None
+        except Exception as error:  # noqa: BLE001 - whatever it is, this worker cannot build
+            plain = isinstance(error, ImportError)
+            why = str(error) if plain else f"{type(error).__name__}: {error}"
+        else:
+            why = run_task(request)
+        worker = get_worker()
+        return None if why is None else (str(worker.name), worker.address, why)
 
     return build
 
@@ -132,6 +149,11 @@ class Channel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._watched: dict[str, Callable[[Any], Any] | None] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        #: Those that have said that they cannot build, until they leave; by address.
+        self.unable: dict[str, Unable] = {}
+        #: When a worker was lost that could.
+        self.lost_at = -_BACK_S
         #: Held while a build is submitted: they come to the cluster in the order of their starts.
         self.order = asyncio.Lock()
         #: The thread that the event loop was seen in.
@@ -208,6 +230,31 @@ class Channel:
         """Begin anew with the next build: the scheduler is another one, perhaps."""
         self._opening = None
         self._watched.clear()
+        self.unable.clear()
+
+    @property
+    def state(self) -> str:
+        """``"open"``, ``"closed"`` by the client's owner, or ``"lost"``: the scheduler is gone."""
+        client = self.client
+        # A client that does not find its scheduler again closes itself, without a connection.
+        if client.status == "connecting" or (
+            client.status in _CLOSED and client.scheduler_comm is None
+        ):
+            return "lost"
+        return "closed" if client.status in _CLOSED else "open"
+
+    async def workers(self, seconds: float = ANSWER_S) -> dict[str, Any]:
+        """Ask the scheduler for its workers, by address."""
+        asked = self.client.scheduler.identity()
+        found: dict[str, Any] = (await asyncio.wait_for(asked, seconds))["workers"]
+        for address in self.unable.keys() - found.keys():
+            del self.unable[address]
+        return found
+
+    def avoid(self, worker: Unable) -> None:
+        """Give no build any more to a worker, until it leaves."""
+        self.unable[worker.address] = worker
+        self.watch(worker.address)
 
     async def call(
         self, address: str, method: str, *arguments: Any, seconds: float = ANSWER_S
@@ -251,8 +298,29 @@ class Channel:
             return None if before is None else before(event)
 
         self.client.subscribe_topic(address, hear)
+        if self._sweeping is None:
+            self._sweeping = task = self._loop.create_task(self._sweep())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _sweep(self) -> None:
+        """Find those that were gone before it was heard what is told of them."""
+        await asyncio.sleep(_SENT_S)
+        self._sweeping = None  # who is watched from now on is asked for once more
+        watched = set(self._watched)
+        while watched and self._client() is not None and self.state == "open":
+            try:
+                found = await self.workers()
+            except Exception:  # noqa: BLE001 - a busy scheduler is asked again, a dead one not
+                await asyncio.sleep(_SENT_S)
+                continue
+            for address in watched - found.keys():
+                self._lose(address)
+            return
 
     def _lose(self, address: str) -> None:
+        if self.unable.pop(address, None) is None:
+            self.lost_at = clock.monotonic()
         for executor in list(self._executors.values()):
             executor.lose(address)
         if self._watched.pop(address, None) is None:
@@ -273,8 +341,7 @@ class _Place:
     address: str
 
     def __str__(self) -> str:
-        named = self.worker not in {self.address, ""}
-        return f"{self.worker} ({self.address})" if named else self.address
+        return name_place(self.worker, self.address)
 
 
 # ---- one per build -------------------------------------------------------------------------------
@@ -317,6 +384,13 @@ class DaskExecutor(Intake):
         self._abandoned: float | None = None
         self._content: Content | None = None
         self._future: Any = None  # distributed.Future, whose methods have no types
+        #: What is submitted but for its key, and how often it was.
+        self._request: dict[str, Any] = {}
+        self._submitted = 0
+        #: The only workers that it was given to, if not to all.
+        self._given: list[str] | None = None
+        self._heard = False
+        self._explained: Any = None
         self._inbox: deque[tuple[float, dict[str, Any]]] = deque()
         #: Where it runs, as the loop knows it, which is ahead of the drain.
         self._place: _Place | None = None
@@ -349,6 +423,9 @@ class DaskExecutor(Intake):
             self._channel.thread = threading.get_ident()
         self._channel.add(self)
         if not self._channel.post(self._begin):
+            if self._channel.state == "closed":  # with the client went its event loop
+                self._take_closing()
+                return
             self._channel.remove(self)
             raise BuildFailed(
                 "The event loop of the Dask client has ended.",
@@ -395,6 +472,8 @@ class DaskExecutor(Intake):
                     events = [PhaseTree().snapshot()]
             elif message["kind"] == "lost":
                 self._take_loss(message["address"])
+            elif message["kind"] == "unable":
+                self._news.append(message["note"])
             elif self._run is not None and message.get("run") == self._run.run:
                 self._take(message, at)
         began = events
@@ -455,6 +534,8 @@ class DaskExecutor(Intake):
         """Take a message of the task; it is read by the drain."""
         if message["kind"] == "begun":
             self._place = _Place(message["run"], message["name"], message["address"])
+            self._heard = True
+            self._channel.unable.pop(self._place.address, None)
             self._channel.watch(self._place.address)
             if self._cancel is not None:
                 self._channel.post(self._stop)
@@ -478,24 +559,84 @@ class DaskExecutor(Intake):
                 if self._outcome is not None:
                     return
                 await self._channel.open()
-                request = await asyncio.to_thread(self._pack)
-                if self._cancel is not None or self._outcome is not None:
-                    self._conclude(self._cancelled("before build"))
-                    self._content = None
-                    return
-                self._future = self._channel.client.submit(
-                    _make_task(),
-                    request,
-                    key=self.key,
-                    resources=dict(self._options.resources) or None,
-                    retries=0,
-                    # Else those of a tenth of a second have one priority, and any order.
-                    fifo_timeout="0 s",
-                    pure=False,
-                )
-        except BuildError as error:
-            self._conclude(failed(error, self._now()))
+                self._request = await asyncio.to_thread(self._pack)
+                await self._submit(await self._choose())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            self._fail_to_give(error)
+
+    async def _choose(self) -> list[str] | None:
+        """Give the workers that may build it, or None for any."""
+        channel = self._channel
+        while channel.unable:
+            workers = await channel.workers(_WORKERS_S)
+            fit = fitting(workers, dict(self._options.resources))
+            able = [address for address in fit if address not in channel.unable]
+            if able:
+                return able if len(able) < len(fit) else None
+            if not fit or self._submitted == 0:  # what could not build then may be mended
+                return None
+            if clock.monotonic() - channel.lost_at > _BACK_S:
+                raise none_can(channel.unable[address] for address in fit)
+            self._wait_for("a Dask worker that can build")
+            await asyncio.sleep(_BACK_LOOK_S)
+            if self._outcome is not None or self._cancel is not None:
+                return None
+        return None
+
+    async def _submit(self, able: list[str] | None) -> None:
+        if self._cancel is not None or self._outcome is not None:
+            self._conclude(self._cancelled("crashed" if self._lost else "before build"))
+            self._content = None
+            return
+        if self._submitted:  # nothing of what was said under the old name is meant for this task
+            self._channel.remove(self)
+            self.key = f"{self.key.partition('.')[0]}.{self._submitted}"
+            self._channel.add(self)
+        self._heard, self._given = False, able
+        self._done_since = None
+        self._future = self._channel.client.submit(
+            _make_task(),
+            pickle.dumps({**self._request, "key": self.key}),
+            key=self.key,
+            workers=able,
+            resources=dict(self._options.resources) or None,
+            retries=0,
+            # Who had to go to another worker was there before those that are new.
+            priority=self._submitted,
+            # Else those of a tenth of a second have one priority, and any order.
+            fifo_timeout="0 s",
+            pure=False,
+        )
+        self._submitted += 1
+        if self.outcome is not None:  # meanwhile
+            self._channel.remove(self)
+            await self._give_back()
+
+    async def _give_anew(self, future: Any) -> None:
+        """Give the build to other workers: those that had the task cannot build it, or are gone."""
+        if future is None or self._future is not future or self._outcome is not None:
+            return
+        self._future = None
+        try:
+            with contextlib.suppress(Exception):
+                await future.cancel()
+            await self._submit(await self._choose())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            self._fail_to_give(error)
+
+    def _fail_to_give(self, error: BaseException) -> None:
+        """Conclude from what went wrong before the cluster had the task."""
+        state = self._channel.state
+        if state == "closed":
+            self._take_closing()
+        elif isinstance(error, BuildError):
+            self._conclude(failed(error, self._now()))
+        elif state == "lost" or isinstance(error, OSError):
+            failure = self._connection_lost()
+            failure.__cause__ = error
+            self._channel.forget()
+            self._conclude(failed(failure, self._now()))
+        else:
             self._conclude(failed(self._cluster_failed(error), self._now()))
 
     def _cluster_failed(self, error: BaseException) -> BuildFailed:
@@ -513,7 +654,7 @@ class DaskExecutor(Intake):
             return
         future, place = self._future, self._place
         if future is None:
-            self._conclude(self._cancelled("before build"))
+            self._conclude(self._cancelled("crashed" if self._lost else "before build"))
         elif self._abandoned is not None or place is None:
             # What may have begun there meanwhile is ended by the worker, which hears it from Dask.
             with contextlib.suppress(Exception):
@@ -715,14 +856,16 @@ class DaskExecutor(Intake):
         from distributed.scheduler import KilledWorker
 
         failure: BuildFailed
+        if said is not None:
+            await self._take_refusal(future, Unable.told(*said))
+            return
+        if self._future is not future:
+            return
+        if error is None and not self._heard:  # its messages may come after all
+            self._explained, self._heard = None, True
+            return
         if isinstance(error, KilledWorker):
             failure = self._worker_lost()
-        elif said is not None:
-            failure = BuildFailed(
-                f"A Dask worker cannot build: {said}.",
-                "Install on the workers what the client has: trt-widget, in the same version, with "
-                "the same TensorRT package.",
-            )
         elif error is not None:
             failure = BuildFailed(
                 f"The task of {self._label} failed on the Dask cluster: {type(error).__name__}: "
@@ -739,19 +882,27 @@ class DaskExecutor(Intake):
         self._conclude(failed(failure, self._now()))
         await self._give_back()
 
+    async def _take_refusal(self, future: Any, worker: Unable) -> None:
+        """Take that a worker cannot build: another may."""
+        if self._future is not future or self._outcome is not None:
+            return
+        self._channel.avoid(worker)
+        note = f"The Dask worker {worker} cannot build: {worker.why}."
+        self._inbox.append((clock.perf_counter(), {"kind": "unable", "note": note}))
+        await self._give_anew(future)
+
     async def _ask_why(self) -> None:
         """Find out why the task has not begun."""
+        future, given = self._future, self._given
         try:
-            asked = self._channel.client.scheduler.identity()
-            workers = (await asyncio.wait_for(asked, ANSWER_S))["workers"]
+            workers = await self._channel.workers()
         except Exception:  # noqa: BLE001 - it is only for people
             return
         wanted = dict(self._options.resources)
-        able = [
-            worker
-            for worker in workers.values()
-            if all(worker.get("resources", {}).get(name, 0) >= n for name, n in wanted.items())
-        ]
+        able = fitting(workers, wanted)
+        if given is not None and self._place is None and not set(given) & set(able):
+            await self._give_anew(future)  # those that it waits for have left
+            return
         listed = ", ".join(f"{name}={amount:g}" for name, amount in wanted.items())
         if not workers:
             why = "a Dask worker: the cluster has none"
@@ -761,9 +912,14 @@ class DaskExecutor(Intake):
             why = f"a Dask worker with {listed}: {has}"
         else:
             why = "a free Dask worker"
-        if self._place is None and self._outcome is None and why != self._why:
-            self._why = why
-            self._hooks.pending(why)
+        if self._place is None:
+            self._wait_for(why)
+
+    def _wait_for(self, what: str) -> None:
+        """Tell what the task waits for."""
+        if self._outcome is None and what != self._why:
+            self._why = what
+            self._hooks.pending(what)
 
     # ------------------------------------------------------------------ the drain's side
 
@@ -863,17 +1019,17 @@ class DaskExecutor(Intake):
 
     def _look(self) -> None:
         """See whether something has ended that says nothing any more."""
-        client, future, now = self._options.client, self._future, clock.perf_counter()
+        future, now = self._future, clock.perf_counter()
         # In this order: who closes a client releases its futures, and may end its event loop.
         unwanted = self._cancel is None and self._ended_at is None
         given_up = unwanted and future is not None and future.status in {"cancelled", "lost"}
+        given_up = given_up and future is self._future  # else we did it, for another
         has_ended = self._channel.has_ended
-        if client.status in {"closing", "closed"}:
-            if self._cancel is None:
-                self._cancel = ("closed", now)
-            self._conclude(self._cancelled("killed" if self._run else "before build"))
+        state = self._channel.state
+        if state == "closed":
+            self._take_closing()
             return
-        if has_ended or given_up:
+        if has_ended or given_up or (state == "lost" and self._channel.client.status in _CLOSED):
             self._channel.forget()
             self._conclude(failed(self._connection_lost(), self._now()))
             return
@@ -896,12 +1052,22 @@ class DaskExecutor(Intake):
     def _look_at(self, future: Any, now: float) -> None:
         """See whether the task has ended without a word."""
         status = future.status
+        if future is self._explained:
+            return
         if status in {"error", "finished"} and self._ended_at is None:
             if self._done_since is None:
                 self._done_since = now
-            if status == "error" or now - self._done_since > 1.0:
-                self._future = None
+            # One that has said nothing was refused, by a worker that cannot build.
+            at_once = status == "error" or not self._heard
+            if at_once or now - self._done_since > 1.0:
+                self._explained = future
                 self._channel.post(lambda: self._explain_future(future))
+
+    def _take_closing(self) -> None:
+        """Conclude: the client was closed by its owner."""
+        if self._cancel is None:
+            self._cancel = ("closed", clock.perf_counter())
+        self._conclude(self._cancelled("killed" if self._run else "before build"))
 
     def _connection_lost(self) -> BuildFailed:
         where = f" (the worker was {self._run})" if self._run is not None else ""
@@ -933,12 +1099,13 @@ class DaskExecutor(Intake):
             self._outcome = outcome
         self._channel.remove(self)
         self._content = None
+        self._request = {}
         self._hooks.changed()
 
     # ------------------------------------------------------------------ the request
 
-    def _pack(self) -> bytes:
-        """Make the request; it reads the whole model, once per file and process."""
+    def _pack(self) -> dict[str, Any]:
+        """Make the request, but for its key; it reads the whole model, once per file."""
         source, self._source = self._source, None
         assert source is not None  # noqa: S101 - it is packed once
         model = None
@@ -957,19 +1124,16 @@ class DaskExecutor(Intake):
         options = dataclasses.replace(
             self._options, configure=None, config=None, client=None, resources=(), output=None
         )
-        return pickle.dumps(
-            {
-                "key": self.key,
-                "topic": self._channel.topic,
-                "protocol": PROTOCOL,
-                "version": __version__,
-                "label": self._label,
-                "source": dataclasses.replace(source, value=None),
-                "model": model,
-                "functions": self._functions,
-                "options": pickle.dumps(options),
-            }
-        )
+        return {
+            "topic": self._channel.topic,
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "label": self._label,
+            "source": dataclasses.replace(source, value=None),
+            "model": model,
+            "functions": self._functions,
+            "options": pickle.dumps(options),
+        }
 
 
 def _read(source: Source, options: BuildOptions) -> Content:

@@ -33,7 +33,7 @@ from trt_widget._content import BLOCK, content_of
 from trt_widget._files import save_identified
 from trt_widget._version import __version__
 from trt_widget._wake import Wake
-from trt_widget.errors import BuildError, BuildFailed, SaveError
+from trt_widget.errors import BuildError, SaveError
 from trt_widget.events import BuildEnded, to_json
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.child import clipped
@@ -114,7 +114,7 @@ class Watch(WorkerPlugin):
             job.leave()
 
 
-def run_task(request: bytes) -> None:
+def run_task(request: bytes) -> str | None:
     """Build; the task that a client submits.
 
     Parameters
@@ -123,13 +123,22 @@ def run_task(request: bytes) -> None:
         Pickle of a dict: ``key`` (of the task), ``topic``, ``protocol``, ``version`` and what
         :class:`Job` takes. In one piece of bytes, since the scheduler would unpickle anything else,
         which then would need what a worker needs.
+
+    Returns
+    -------
+    str or None
+        Why this worker cannot build anything of that kind; the client has heard nothing of the
+        build then, and gives it to another.
     """
     worker = get_worker()
     site = site_of(worker)
     job = Job(site, pickle.loads(request))  # noqa: S301 - as everything that Dask runs
     site.jobs[job.key] = job
     try:
-        job.run()
+        why = job.find_obstacle()
+        if why is None:
+            job.run()
+        return why
     finally:
         site.jobs.pop(job.key, None)
 
@@ -180,6 +189,7 @@ class Job:
         self._released = False
         self._silent = False
         self._cancel: str | None = None
+        self._options: BuildOptions
         self._executor: ProcessExecutor | None = None
         self._engine: memoryview | None = None
         self._began = clock.perf_counter()
@@ -262,6 +272,21 @@ class Job:
 
     # ------------------------------------------------------------------ the task's thread
 
+    def find_obstacle(self) -> str | None:
+        """Give why this worker cannot build what the client asks for, without a full stop."""
+        request = self._request
+        if request["protocol"] != PROTOCOL:
+            return (
+                f"it has trt_widget {__version__}, which does not understand the requests of the "
+                f"client's {request['version']}"
+            )
+        try:
+            self._options = pickle.loads(request["options"])  # noqa: S301 - as everything that Dask runs
+        except ImportError as error:  # BackendNotFound is one
+            cause = error.cause if isinstance(error, BuildError) else str(error)
+            return cause.rstrip(".")
+        return None
+
     def run(self) -> None:
         """Build, tell everything, and stay until the client has the engine."""
         worker = self._site.worker
@@ -288,23 +313,8 @@ class Job:
 
     def _build(self) -> Outcome:
         request = self._request
-        if request["protocol"] != PROTOCOL:
-            raise BuildFailed(
-                f"The Dask worker has trt_widget {__version__}, which does not understand the "
-                f"requests of the client's {request['version']}.",
-                "Install the same version of trt-widget on the workers and where the client is.",
-            )
-        try:
-            options: BuildOptions = pickle.loads(request["options"])  # noqa: S301 - as everything that Dask runs
-        except ImportError as error:  # BackendNotFound is one
-            cause = error.cause if isinstance(error, BuildError) else f"{error}."
-            raise BuildFailed(
-                f"The Dask worker cannot build: {cause}",
-                "Install on the workers what the client has: trt-widget with the same TensorRT "
-                "package.",
-            ) from error
         source = self._find_source(request["source"])
-        options = self._where_weights_are(options)
+        options = self._where_weights_are(self._options)
         executor = ProcessExecutor(
             source, options, options.backend, request["label"], request["functions"]
         )
