@@ -15,7 +15,6 @@ import dataclasses
 import itertools
 import logging
 import os
-import sys
 import threading
 import time as clock
 from collections import deque
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from trt_widget._text import line
 from trt_widget._wake import Wake
 from trt_widget.build import FINAL, Build, BuildResult
 from trt_widget.errors import (
@@ -306,7 +306,10 @@ class BuildQueue:
                     if between is not None:
                         between()
                     if deadline is not None and clock.monotonic() >= deadline:
-                        raise TimeoutError(f"{self.name} is still {self._status} after {timeout} s")
+                        waiting = self.waiting_for
+                        why = f": it waits for {waiting}" if waiting else ""
+                        msg = f"{self.name} is still {self._status} after {timeout} s{why}"
+                        raise TimeoutError(msg)
                     self._check_alive()
                 break
             except KeyboardInterrupt:
@@ -402,6 +405,17 @@ class BuildQueue:
         self._wake.set()
         return any(found)
 
+    def cancel_blocker(self) -> bool:
+        """Cancel the queue that this one waits for, as it would be by its own owner.
+
+        Returns
+        -------
+        bool
+            Whether there was one with anything to cancel.
+        """
+        first = self.blocker
+        return first is not None and first.request_cancel()
+
     def close(self) -> None:
         """Cancel what has not ended. What was found stays readable."""
         self.request_cancel(reason="closed")
@@ -443,9 +457,22 @@ class BuildQueue:
 
     @property
     def waiting_for(self) -> str | None:
-        """The name of the queue that this one waits for, or None."""
+        """What it waits for, or None: the queue before it, or what its first builds lack."""
+        first = self.blocker
+        if first is not None:
+            same = first.name == self.name
+            return f"an earlier queue named {first.name!r}" if same else first.name
+        with self._lock:
+            begun = [self._order[index] for index in self._plan.running]
+            if self._status != "running" or any(job.status != "pending" for job in begun):
+                return None
+            return next(filter(None, (job.waiting_for for job in begun)), None)
+
+    @property
+    def blocker(self) -> BuildQueue | None:
+        """The queue that has to end before this one begins, or None."""
         first = _LINES.first(self)
-        return None if first is None or first is self else first.name
+        return None if first is self else first
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -534,6 +561,11 @@ class BuildQueue:
         ended = f", {self._status}" if self._status in FINAL else ""
         return f"{type(self).__name__}({named}{count}{ended})"
 
+    def __str__(self) -> str:
+        from trt_widget.queue_table import queue_text
+
+        return queue_text(self)
+
     def _repr_html_(self) -> str:
         from trt_widget.queue_table import queue_html
 
@@ -541,18 +573,15 @@ class BuildQueue:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """Show the overview in a notebook, and elsewhere a table."""
-        if "ipykernel" in sys.modules:  # a terminal need not load the widgets
-            from trt_widget.widget.kernel import in_kernel
+        from trt_widget.queue_table import in_notebook
 
-            if in_kernel() and self._overview is None:
-                from trt_widget.widget.overview import Overview
+        if self._overview is None and in_notebook():
+            from trt_widget.widget.overview import Overview
 
-                self._overview = Overview(self)
+            self._overview = Overview(self)
         if self._overview is not None:
             return self._overview._repr_mimebundle_(**kwargs)
-        from trt_widget.queue_table import queue_text
-
-        return {"text/plain": queue_text(self), "text/html": self._repr_html_()}
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     # ------------------------------------------------------------------ the queue's thread
 
@@ -1016,7 +1045,23 @@ def _no_folder(path: Any, why: str) -> OutputError:
 def _cancel_all() -> None:
     """Cancel what still runs when the interpreter is left: nobody could take the engines."""
     for queue in _LINES.all():
-        queue.request_cancel(reason="closed")
+        left = sum(job.result is None for job in queue.jobs.values())
+        wanted = queue.status != "cancelling"
+        if queue.request_cancel(reason="closed") and wanted:
+            _warn(
+                f"{line(queue.name, 80)} was cancelled with {left} of {len(queue)} builds not "
+                "ended, because Python ended: call wait()"
+            )
+
+
+def _warn(message: str) -> None:
+    """Log a warning; where nobody has set up logging it goes to stderr, or nobody would know."""
+    with contextlib.suppress(Exception):  # a handler that raises, or stderr is closed
+        _log.warning("%s", message)
+        heard = [*_log.handlers, *(logging.root.handlers if _log.propagate else ())]
+        if logging.lastResort and all(isinstance(each, logging.NullHandler) for each in heard):
+            record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, message, (), None)
+            logging.lastResort.handle(record)
 
 
 def _forget_all() -> None:

@@ -6,6 +6,8 @@ succeed are kept first. Names and errors are a stranger's and escaped.
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import TYPE_CHECKING, Final
 
 from trt_widget._text import duration, html, line
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from trt_widget.build_queue import BuildQueue
     from trt_widget.queue_jobs import JobRow
 
-__all__ = ["MARKS", "STATUSES", "queue_html", "queue_text", "said", "size"]
+__all__ = ["MARKS", "STATUSES", "in_notebook", "queue_html", "queue_text", "said", "size", "waits"]
 
 #: Builds in a static table.
 MAX_LINES: Final = 200
@@ -46,7 +48,7 @@ _STYLE: Final = (
     ".trt-q-saved .trt-q-left{text-align:left;white-space:normal;overflow-wrap:anywhere}"
     ".trt-q-saved p{margin:.3em 0}"
 )
-_HEAD: Final = ("Build", "Status", "Time", "Engine", "Tries", "Where", "")
+_HEAD: Final = ("Build", "Status", "Time", "Engine", "Tries", "Where", "Note")
 #: Columns of text, which stand left.
 _LEFT: Final = frozenset({0, 1, 5, 6})
 
@@ -118,7 +120,44 @@ def said(queue: BuildQueue, rows: Sequence[JobRow]) -> str:
         if count
     ]
     name = line(queue.name or "Builds", MAX_NAME)
-    return f"{name}: {', '.join(parts) or 'no builds'}"
+    outlook = _outlook(queue)
+    return f"{name}: {', '.join(parts) or 'no builds'}{f' ({outlook})' if outlook else ''}"
+
+
+def waits(queue: BuildQueue) -> str:
+    """Say what a queue waits for, or nothing."""
+    waiting = queue.waiting_for
+    if not waiting:
+        return ""
+    blocker = queue.blocker
+    if blocker is None:
+        return f"waiting for {line(waiting, MAX_SAID)}"
+    name = line(waiting, MAX_NAME)
+    if blocker.name != queue.name:
+        name = f"{name}, an earlier queue of this {'kernel' if in_notebook() else 'process'},"
+    return f"waiting for {name} to finish"
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    if "ipykernel" not in sys.modules:  # a terminal need not load the widgets
+        return False
+    from trt_widget.widget.kernel import in_kernel
+
+    return in_kernel()
+
+
+def _outlook(queue: BuildQueue) -> str:
+    """Say how far the whole is, while it runs."""
+    if queue.status not in {"pending", "running", "cancelling"}:
+        return ""
+    parts = []
+    if queue.status != "pending" and queue.progress is not None:
+        parts.append(f"{math.floor(100 * queue.progress)} %")
+    if queue.eta_s is not None:
+        parts.append(f"about {duration(queue.eta_s)} left")
+    parts.append(waits(queue))
+    return ", ".join(filter(None, parts))
 
 
 def size(count: int | None) -> str:

@@ -37,6 +37,7 @@ class FakeQueue:
     eta_s: float | None = 300.0
     basis: str | None = "from earlier builds"
     waiting_for: str | None = None
+    blocker: FakeQueue | None = None
 
     def __init__(self, made: list[JobRow], name: str = "zoo", status: str = "running") -> None:
         self.made, self.name, self.status = made, name, status
@@ -79,6 +80,11 @@ class FakeQueue:
                     self.change(place, status="cancelling")
         self.tell()
         return True
+
+    def cancel_blocker(self) -> bool:
+        """Note that it was asked for."""
+        self.asked.append("blocker")
+        return self.blocker is not None
 
     def change(self, place: int, **values: Any) -> None:
         """Change a row."""

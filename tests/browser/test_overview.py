@@ -119,11 +119,14 @@ q
     assert chip(shown, "Failed").inner_text().split() == ["✕", "Failed", "1"]
     # The same network again is answered from the cache.
     expect(row(shown, "b-two")).to_contain_text("from the engine cache")
-    expect(shown.locator(".trt-q-done")).to_have_text("4 of 4 done, 1 from the engine cache")
+    expect(shown.locator(".trt-q-done")).to_have_text(
+        "4 of 4 ended, 1 failed, 1 from the engine cache"
+    )
+    expect(shown.locator(".trt-q-pill")).to_have_text("✕1 of 4 failed")
     expect(row(shown, "first").get_by_role("progressbar")).to_have_attribute("aria-valuenow", "100")
     expect(row(shown, HOSTILE)).to_contain_text("NoSuchOp")
     expect(shown.get_by_role("button", name=re.compile("^Cancel(?!led)"))).to_have_count(0)
-    expect(shown.locator(".trt-q-live")).to_have_text("Failed: 4 of 4 done, 1 failed")
+    expect(shown.locator(".trt-q-live")).to_have_text("Failed: 4 of 4 ended, 1 failed")
 
     # The card of the selected one, and of it only.
     row(shown, "first").click()
@@ -154,12 +157,18 @@ q
     shown.get_by_role("searchbox").fill("TWO")
     expect(shown.locator(".trt-q-row")).to_have_count(1)
     chip(shown, "Failed").click()
-    expect(shown.locator(".trt-q-empty")).to_have_text("No build is like that.")
+    expect(shown.locator(".trt-q-empty")).to_contain_text("No build fits the search")
     shown.get_by_role("searchbox").fill("")
     expect(shown.locator(".trt-q-row")).to_have_count(1)
     expect(row(shown, HOSTILE)).to_be_visible()
-    chip(shown, "All").click()
+    shown.get_by_role("searchbox").fill("two")
+    shown.get_by_role("button", name="Show all builds").click()
     expect(shown.locator(".trt-q-row")).to_have_count(4)
+    expect(shown.get_by_role("searchbox")).to_have_value("")
+    # Where all rows are seen there is no scrollbar, and they reach to the frame.
+    reach = """view => view.getBoundingClientRect().right
+        - view.querySelector('.trt-q-row').getBoundingClientRect().right"""
+    assert shown.evaluate(reach) < 2
     assert notebook.page.evaluate("window.pwned") is None
     notebook.assert_clean()
 
@@ -191,6 +200,27 @@ def test_cancel_one_the_pending_and_all(open_notebook: OpenNotebook) -> None:
     shown.get_by_role("button", name="Cancel all").click()
     has_status(shown, "cancelled")
     assert "'cancelled': 8" in notebook.kernel("print(q.counts())")
+    notebook.assert_clean()
+
+
+def test_a_cell_that_is_run_again_waits_and_can_end_the_earlier_queue(
+    open_notebook: OpenNotebook,
+) -> None:
+    notebook = opened(open_notebook, "q = slow(3).start()\nq")
+    notebook.run(1)
+    has_status(view(notebook), "running")
+    earlier = notebook.kernel("earlier = q; print(earlier.status)")
+    assert earlier == "running\n"
+    notebook.run(1)
+    shown = view(notebook)
+    note = shown.locator(".trt-q-note")
+    expect(note).to_contain_text("Waiting for an earlier queue named 'slow ones' to finish")
+    shown.get_by_role("button", name="Cancel that queue").click()
+    has_status(shown, "running")
+    assert notebook.kernel("print(earlier.status, q.waiting_for)") == "cancelled None\n"
+    expect(shown.get_by_role("button", name="Cancel that queue")).to_have_count(0)
+    shown.get_by_role("button", name="Cancel all").click()
+    has_status(shown, "cancelled")
     notebook.assert_clean()
 
 

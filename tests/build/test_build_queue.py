@@ -379,20 +379,32 @@ def test_a_second_queue_waits_and_a_cancel_lets_it_go() -> None:
     second = BuildQueue({"b": MLP}, name="two").start()
     third = BuildQueue({"c": MLP}, name="three").start()
     dropped = BuildQueue({"d": MLP}, name="four").start()
+    again = BuildQueue({"e": MLP}, name="one")
     until(lambda: first["a"].status == "running")
+    assert "(waiting for one, an earlier queue of this process, to finish)" in str(second)
+    with pytest.raises(
+        TimeoutError, match=r"three is still pending after 0\.01 s: it waits for one"
+    ):
+        third.wait(0.01)
+    again.start()
+    assert again.waiting_for == "an earlier queue named 'one'"
+    assert (again.blocker, first.blocker, first.cancel_blocker()) == (first, None, False)
     assert (first.waiting_for, second.waiting_for, third.waiting_for) == (None, "one", "one")
     assert (second.status, second["b"].status) == ("pending", "pending")
     assert dropped.request_cancel()
     dropped.wait(10)
     assert dropped.status == "cancelled"
-    first.request_cancel()
+    assert second.cancel_blocker()
     second.wait(60)
     third.wait(60)
-    assert [queue.status for queue in (first, second, third)] == [
+    again.wait(60)
+    assert [queue.status for queue in (first, second, third, again)] == [
         "cancelled",
         "succeeded",
         "succeeded",
+        "succeeded",
     ]
+    assert first["a"].result.reason == "user"
     assert second["b"].ended_at <= third["c"].started_at
     assert third.waiting_for is None
 
@@ -531,6 +543,7 @@ def owner(mode: str, options: str = SLOW, ready: str = "") -> subprocess.Popen[s
     return subprocess.Popen(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if mode == LEAVE else None,
         text=True,
         start_new_session=True,
     )
@@ -580,6 +593,13 @@ def test_no_builder_outlives_its_owner(how: str) -> None:
         pids = builders(process)
         if how == "SIGKILL":
             process.kill()
+        else:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            assert (
+                "queue 1 was cancelled with 3 of 3 builds not ended, because Python ended: "
+                "call wait()\n"
+            ) in said
         process.wait(60)
     until(lambda: gone(pids), 20)
     assert process.returncode == (-signal.SIGKILL if how == "SIGKILL" else 0)

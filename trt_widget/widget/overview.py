@@ -28,7 +28,7 @@ import traitlets
 
 from trt_widget._text import line
 from trt_widget.build import FINAL
-from trt_widget.queue_table import STATUSES, queue_html, queue_text
+from trt_widget.queue_table import STATUSES, queue_html, queue_text, waits
 from trt_widget.widget.build_widget import BuildWidget, _cells
 from trt_widget.widget.models import CancelChannel, _read
 from trt_widget.widget.saved import SavedDisplay
@@ -180,7 +180,8 @@ class Overview(anywidget.AnyWidget):
         Where the browser's requests come in: ``{"kind": "look", "view", "first", "count"}``,
         ``{"kind": "away", "view"}``, ``{"kind": "order", "ticket", "order"}``,
         ``{"kind": "select", "ticket", "index"}``, ``{"kind": "cancel", "index"}``,
-        ``{"kind": "cancel_pending"}`` and ``{"kind": "cancel_all"}``.
+        ``{"kind": "cancel_pending"}``, ``{"kind": "cancel_all"}`` and
+        ``{"kind": "cancel_blocker"}``.
     """
 
     _esm = _read("overview.js")
@@ -359,7 +360,8 @@ class Overview(anywidget.AnyWidget):
             "progress": _rounded(queue.progress, 4),
             "eta_s": _rounded(queue.eta_s, 1),
             "basis": line(queue.basis, MAX_TEXT) if queue.basis else "",
-            "waiting_for": line(queue.waiting_for, MAX_NAME) if queue.waiting_for else "",
+            "waiting": waits(queue),
+            "blocked": queue.blocker is not None,
             "replaced": self._replaced,
             "now": clock.time(),
         }
@@ -393,6 +395,7 @@ class Overview(anywidget.AnyWidget):
             "cancel": self._cancel,
             "cancel_pending": self._cancel_pending,
             "cancel_all": self._cancel_all,
+            "cancel_blocker": self._cancel_blocker,
         }
         if isinstance(kind, str) and kind in takes:
             takes[kind](request)
@@ -428,6 +431,10 @@ class Overview(anywidget.AnyWidget):
 
     def _cancel_all(self, _request: dict[str, Any]) -> None:
         self._queue.request_cancel()
+        self._unanswered = True
+
+    def _cancel_blocker(self, _request: dict[str, Any]) -> None:
+        self._queue.cancel_blocker()
         self._unanswered = True
 
     def _look(self, request: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@
  * @property {number | null} [progress] 0 to 1
  * @property {number | null} [eta_s] seconds left at `now`
  * @property {string} [basis] where the estimate comes from, for people
- * @property {string} [waiting_for] the queue that this one waits for
+ * @property {string} [waiting] that it waits, and what for; untrusted
+ * @property {boolean} [blocked] whether that is another queue, which can be cancelled from here
  * @property {boolean} [replaced] the cell was run again and shows another queue
  * @property {number} [now] when this was sent
  */
@@ -133,6 +134,9 @@ const COLUMNS = /** @type {const} */ ([
   ["attempts", "Tries"],
   ["engine_bytes", "Engine", "size"],
 ]);
+
+/** The buttons that cancel more than one build. */
+const CANCELS = { pending: "Cancel pending", all: "Cancel all", blocker: "Cancel that queue" };
 
 /** Why a build was cancelled. @type {Record<string, string>} */
 const REASONS = {
@@ -290,7 +294,7 @@ function isFinal(status) {
 /** @type {Order} */
 const PLAIN = { sort: "index", descending: false, statuses: [], text: "" };
 
-/** What a person asked to be cancelled: a build by its index, or many. @typedef {number | "pending" | "all"} Target */
+/** What a person asked to be cancelled: a build by its index, or many. @typedef {number | "pending" | "all" | "blocker"} Target */
 
 /** The connection of one overview to the kernel; its views come and go. */
 class Session {
@@ -460,6 +464,7 @@ class Session {
     if (this.#ordered && table.ticket === this.#ordered.ticket) this.#ordered = null;
     if (this.#chosen && selected.ticket === this.#chosen.ticket) this.#chosen = null;
     if ((head.counts?.pending ?? 0) === 0) this.asked.delete("pending");
+    if (!head.blocked) this.asked.delete("blocker");
     if (this.status !== "pending" && this.status !== "running") this.asked.delete("all");
     for (const [, index, , status] of table.rows ?? []) {
       if (status !== "pending" && status !== "running") this.asked.delete(index);
@@ -643,6 +648,14 @@ class Row {
   }
 }
 
+/** How many builds have come to an end, and to which, if not to a good one. @param {Head} head */
+function summary({ counts = {}, total = 0 }) {
+  const { succeeded = 0, failed = 0, cancelled = 0 } = counts;
+  const ended = `${whole.format(succeeded + failed + cancelled)} of ${whole.format(total)}`;
+  const others = [failed > 0 ? `, ${whole.format(failed)} failed` : "", cancelled > 0 ? `, ${whole.format(cancelled)} cancelled` : ""];
+  return failed + cancelled > 0 ? `${ended} ended${others.join("")}` : `${ended} done`;
+}
+
 /** A cell with its parts. @param {(string | HTMLElement)[]} parts its name first */
 function cell([name, ...parts]) {
   const element = part(`trt-q-cell trt-q-${name}`, "gridcell");
@@ -751,6 +764,7 @@ class View {
   #name = foreign("trt-q-title");
   #cancelPending = button("trt-q-button", () => this.#session.cancel("pending"));
   #cancelAll = button("trt-q-button", () => this.#session.cancel("all"));
+  #cancelBlocker = button("trt-q-button", () => this.#session.cancel("blocker"));
   #bar = part("trt-q-whole", "progressbar");
   #fill = make("div", "trt-q-fill");
   /** At the end: how many of the builds came to what. @type {(readonly [status: Status, el: HTMLElement])[]} */
@@ -759,6 +773,7 @@ class View {
   #left = make("span", "trt-q-time-left");
   #basis = foreign("trt-q-basis");
   #note = make("div", "trt-q-note");
+  #noteText = foreign("trt-q-note-text");
   #chips = part("trt-q-chips", "group");
   /** @type {{statuses: readonly Status[], el: HTMLButtonElement, count: HTMLElement}[]} */
   #counts = [];
@@ -772,6 +787,8 @@ class View {
   #tall = make("div", "trt-q-tall");
   #probe = make("div", "trt-q-probe");
   #empty = make("div", "trt-q-empty");
+  #emptyText = make("span");
+  #showAll = button("trt-q-button", () => this.#showEverything());
   #chosen;
   #replaced = make("div", "trt-q-replaced");
   #live = make("div", "trt-q-live trt-q-unseen");
@@ -898,9 +915,12 @@ class View {
     this.#probe.setAttribute("aria-hidden", "true");
     this.#grid.append(group, this.#body);
 
+    setText(this.#showAll, "Show all builds");
+    this.#empty.append(this.#emptyText, this.#showAll);
     setText(this.#replaced, "The cell was run again: this view goes when its builds have ended.");
     this.#live.setAttribute("role", "status");
     this.#live.setAttribute("aria-live", "polite");
+    this.#note.append(this.#noteText, this.#cancelBlocker);
     root.append(head, this.#bar, outlook, this.#note, tools, this.#grid, this.#empty, this.#chosen.el);
     root.append(this.#replaced, this.#live, this.#probe, this.#style);
   }
@@ -942,6 +962,14 @@ class View {
     if (order.sort !== sort) this.#session.sort({ sort, descending: false });
     else if (!order.descending) this.#session.sort({ descending: true });
     else this.#session.sort({ sort: "index", descending: false });
+  }
+
+  #showEverything() {
+    clearTimeout(this.#typing);
+    this.#typing = undefined;
+    this.#search.value = "";
+    this.#session.sort({ statuses: [], text: "" });
+    this.#search.focus({ preventScroll: true });
   }
 
   #onType() {
@@ -1108,7 +1136,10 @@ class View {
     setAttribute(this.#root, "data-lost", live ? null : contact);
     setAttribute(this.#root, "aria-label", `TensorRT builds: ${name}`);
     setText(this.#icon, live ? icon : "?");
-    setText(this.#word, live ? word : contact === "gone" ? "Kernel gone" : "No news");
+    // Of a queue of which most went well, the word alone would say that all was in vain.
+    const bad = status === "failed" || status === "cancelled" ? (counts[status] ?? 0) : 0;
+    const part = bad > 0 && bad < total ? `${whole.format(bad)} of ${whole.format(total)} ${word.toLowerCase()}` : word;
+    setText(this.#word, live ? part : contact === "gone" ? "Kernel gone" : "No news");
     setText(this.#name, name);
     setAttribute(this.#name, "title", name);
 
@@ -1117,21 +1148,21 @@ class View {
     for (const [press, target, usable] of /** @type {const} */ ([
       [this.#cancelPending, "pending", active && pending > 0 && status !== "cancelling"],
       [this.#cancelAll, "all", active],
+      [this.#cancelBlocker, "blocker", active && head.blocked === true],
     ])) {
       if (!usable && document.activeElement === press) this.#root.focus({ preventScroll: true });
       setShown(press, usable);
       const asked = session.asked.has(target) || shown === "cancelling";
       setAttribute(press, "aria-disabled", String(asked));
-      setText(press, asked ? "Cancelling…" : target === "all" ? "Cancel all" : "Cancel pending");
+      setText(press, asked ? "Cancelling…" : CANCELS[target]);
     }
 
-    const done = (counts.succeeded ?? 0) + (counts.failed ?? 0) + (counts.cancelled ?? 0);
     const progress = final ? 1 : number(head.progress);
     const shownProgress = progress === null ? null : final ? 1 : Math.min(progress, MOST);
     const eta = number(head.eta_s);
     const left = active && eta !== null && live && status === "running" ? `${roughlySaid(Math.max(0, eta - session.age))} left` : "";
     const cached = head.cached ?? 0;
-    const said = `${whole.format(done)} of ${whole.format(total)} done${cached > 0 ? `, ${whole.format(cached)} from the engine cache` : ""}`;
+    const said = `${summary(head)}${cached > 0 ? `, ${whole.format(cached)} from the engine cache` : ""}`;
     setAttribute(this.#bar, "aria-valuenow", shownProgress === null ? null : String(Math.floor(shownProgress * 100)));
     setAttribute(this.#bar, "aria-valuetext", [said, left].filter(Boolean).join(", "));
     setStyle(this.#fill, "width", final ? "0%" : `${((shownProgress ?? 0) * 100).toFixed(1)}%`);
@@ -1148,8 +1179,9 @@ class View {
     else if (session.gone) note = "The kernel has gone: no other builds can be looked at here.";
     else if (contact === "quiet") note = `No news from the kernel for ${growing(session.quiet)}; it may be busy, restarted or gone.`;
     else if (session.busy) note = "The kernel is busy; if this lasts, use Kernel ▸ Interrupt.";
-    else if (status === "pending") note = head.waiting_for ? `Waiting for ${head.waiting_for} to finish` : "Not started yet";
-    setText(this.#note, note);
+    else if (head.waiting && !final) note = head.waiting.charAt(0).toUpperCase() + head.waiting.slice(1);
+    else if (status === "pending") note = "Not started yet";
+    setText(this.#noteText, note);
     setShown(this.#note, note !== "");
     setAttribute(this.#note, "data-kind", !live || session.gone || session.busy ? "lost" : null);
     setShown(this.#replaced, head.replaced === true && !final);
@@ -1186,10 +1218,13 @@ class View {
     setStyle(this.#tall, "height", `${matched * height}px`);
     setStyle(this.#body, "max-height", `${MAX_ROWS_SEEN * height}px`);
     setAttribute(this.#grid, "aria-rowcount", String(matched + 1));
+    setAttribute(this.#grid, "data-scrolls", matched > MAX_ROWS_SEEN ? "" : null);
     setShown(this.#grid, matched > 0);
     setShown(this.#empty, matched === 0);
     const filtered = order.text !== "" || order.statuses.length > 0;
-    setText(this.#empty, filtered ? "No build is like that." : "There are no builds.");
+    setText(this.#emptyText, filtered ? "No build fits the search and the states that are chosen." : "There are no builds.");
+    if (!filtered && document.activeElement === this.#showAll) this.#root.focus({ preventScroll: true });
+    setShown(this.#showAll, filtered);
 
     const [first, count] = this.#window;
     const rows = (table.rows ?? []).filter(([place]) => place >= first && place < first + count);
@@ -1240,10 +1275,7 @@ class View {
   /** Tell those who listen how far it is, not too often. */
   #announce() {
     const { head, final, contact } = this.#session;
-    const counts = head.counts ?? {};
-    const failed = counts.failed ?? 0;
-    const done = (counts.succeeded ?? 0) + failed + (counts.cancelled ?? 0);
-    const told = `${whole.format(done)} of ${whole.format(head.total ?? 0)} done${failed > 0 ? `, ${whole.format(failed)} failed` : ""}`;
+    const told = summary(head);
     const text = contact === "gone" ? "Kernel gone" : final ? `${STATUS[this.#session.status][1]}: ${told}` : told;
     if (text === this.#said) return;
     const first = this.#said === "";
