@@ -364,7 +364,7 @@ def _check_client(given: Mapping[str, Any]) -> bool:
     if kind is None or not isinstance(client, kind):
         raise OptionError(
             f"client= must be a dask.distributed.Client, not {_kind(client)}.",
-            "Make one with Client(address) or Client(cluster).",
+            _how_to_connect(client),
         )
     if client.status in {"closed", "closing"}:
         raise OptionError(
@@ -376,6 +376,21 @@ def _check_client(given: Mapping[str, Any]) -> bool:
             "Leave one of them out.",
         )
     return True
+
+
+def _how_to_connect(given: Any) -> str:
+    """Say how to make the client that ``given`` is not."""
+    from importlib.util import find_spec
+
+    is_address = isinstance(given, str) and "://" in given and given.isprintable()
+    address = repr(given[:100] if is_address else "tcp://host:8786")
+    remedy = (
+        f"Make one: from distributed import Client, then client=Client({address}) with the "
+        "scheduler's address; or Client(cluster), as LocalCluster() gives one."
+    )
+    if find_spec("distributed") is None:
+        remedy = f"Install the extra: pip install 'trt-widget[dask]'. {remedy}"
+    return remedy
 
 
 def _check_resources(value: Any) -> tuple[tuple[str, float], ...]:

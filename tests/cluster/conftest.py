@@ -129,10 +129,10 @@ class Fleet:
             "dask_worker", "--name", name, *plain, *arguments, hidden=hidden, **environ
         )
 
-    def client(self, workers: int = 0) -> Client:
+    def client(self, workers: int = 0, patience: float = 60) -> Client:
         """Connect, when so many workers are there."""
         until(self._file.exists)
-        made = Client(scheduler_file=str(self._file), timeout=60, set_as_default=False)
+        made = Client(scheduler_file=str(self._file), timeout=patience, set_as_default=False)
         if workers:
             made.wait_for_workers(workers, timeout=60)
         return made

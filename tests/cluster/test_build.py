@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -397,14 +398,24 @@ def test_an_asynchronous_client(cluster: LocalCluster) -> None:
     until(lambda: not builders())
 
 
-def test_options(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"dask\.distributed\.Client"):
-        Build(models.mlp(), client="tcp://127.0.0.1:8786")
+def test_options(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong, made in (
+        ("tcp://192.0.2.7:8786", "Client('tcp://192.0.2.7:8786')"),
+        (LocalCluster, "Client('tcp://host:8786')"),
+    ):
+        with pytest.raises(OptionError, match=r"must be a dask\.distributed\.Client") as caught:
+            Build(models.mlp(), client=wrong)
+        assert made in caught.value.remedy
+        assert "pip" not in caught.value.remedy
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "distributed", None)  # as if it were not installed
+        with pytest.raises(OptionError, match=r"pip install 'trt-widget\[dask\]'"):
+            Build(models.mlp(), client="tcp://192.0.2.7:8786")
     with pytest.raises(OptionError, match="there is no client="):
         Build(models.mlp(), resources={"GPU": 1})
-    for wrong in ({"GPU": 0}, {"GPU": "1"}, {1: 1}, "GPU", {"GPU": float("nan")}):
+    for amounts in ({"GPU": 0}, {"GPU": "1"}, {1: 1}, "GPU", {"GPU": float("nan")}):
         with pytest.raises(OptionError, match="resources"):
-            Build(models.mlp(), client=client, resources=wrong)
+            Build(models.mlp(), client=client, resources=amounts)
     with pytest.raises(OptionError, match="thread"):
         Build(models.mlp(), client=client, executor="thread")
     with pytest.raises(OptionError, match="reschedules"):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from distributed import Client, LocalCluster
@@ -18,6 +18,7 @@ from tests import models
 from tests.cluster.conftest import ROOT, Fleet, builders, until
 from trt_widget import Build, BuildCancelled, BuildFailed
 from trt_widget.errors import BuildCrashed, WorkerLost
+from trt_widget.executors.cluster import DaskExecutor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,6 +121,34 @@ def test_a_worker_that_is_retired_is_lost_too(fleet: Fleet) -> None:
         building(build)
         build.kill()
         build.wait_ended(60)
+
+
+def test_a_worker_that_is_gone_before_it_is_watched(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = fleet.worker("only")
+    hear = DaskExecutor.hear
+    held: list[tuple[DaskExecutor, dict[str, Any]]] = []
+
+    def holding(self: DaskExecutor, message: dict[str, Any]) -> None:
+        held.append((self, message))
+
+    monkeypatch.setattr(DaskExecutor, "hear", holding)
+    with fleet.client(1) as client:
+        build = Build(DENSENET, client=client, reschedules=0, **SLOW).start()
+        until(lambda: held)
+        worker.kill()
+        until(lambda: not client.run_on_scheduler(addresses))
+        # What it has said arrives only now.
+        for executor, message in held:
+            client.loop.add_callback(hear, executor, message)
+        with pytest.raises(WorkerLost, match="only"):
+            build.wait(60)
+
+
+def addresses(dask_scheduler: Any) -> list[str]:
+    """Give the workers that a scheduler knows."""
+    return list(dask_scheduler.workers)
 
 
 def test_a_cancel_while_the_worker_is_lost(fleet: Fleet) -> None:

@@ -15,7 +15,7 @@ from distributed import Client
 
 from tests import models
 from tests.cluster.conftest import Fleet, builders, until
-from trt_widget import BuildCancelled, BuildQueue, BuildStateError, ParseFailed
+from trt_widget import BuildCancelled, BuildFailed, BuildQueue, BuildStateError, ParseFailed
 from trt_widget import build_queue as queue_module
 from trt_widget.errors import BuildCrashed, WorkerLost
 from trt_widget.executors.cluster import Channel
@@ -118,7 +118,8 @@ def test_forty_builds_and_one_model(client: Client, puts: list[tuple[str, int]])
     assert results["error"].isna().all()
     assert results["error_type"].isna().all()
     assert results["where"].str.contains("tcp://").all()
-    assert [len(engine) for engine in results["engine"]] == list(results["engine_bytes"])
+    engines = [job.engine for job in queue.jobs.values()]
+    assert [len(engine) for engine in engines] == list(results["engine_bytes"])
     assert results["engine_bytes"].min() > 1000
     assert results["engine_bytes"].nunique() == 1
     assert (results["ended"] >= results["started"]).all()
@@ -258,14 +259,28 @@ def test_a_client_that_is_closed_ends_its_queue_and_no_other(cluster: LocalClust
         client.close()  # one that builds
         for queue in (first, second, third):
             queue.wait(60)
-        assert first["a"].status == "cancelled"
-        assert first["a"].result is not None
-        assert first["a"].result.reason == "closed"
-        for job in (first["b"], second["a"]):  # they had not begun
-            assert job.status == "failed"
-            assert "Client is closed" in str(job.error)
+        for job in (first["a"], first["b"], second["a"]):  # the last two had not begun
+            assert job.status == "cancelled"
+            assert job.result is not None
+            assert job.result.reason == "closed"
         assert third.status == "succeeded"
     until(lambda: not builders())
+
+
+def test_a_scheduler_that_is_lost_fails_all_in_the_same_words(fleet: Fleet) -> None:
+    fleet.worker("only")
+    with fleet.client(1, patience=3) as client:
+        jobs = {"a": ENDLESS, **{f"{number}": {"source": MLP} for number in range(12)}}
+        queue = BuildQueue(jobs, client=client).start()
+        until(lambda: running(queue))
+        assert in_flight(1) < len(jobs)  # some have not come to the cluster yet
+        fleet.scheduler.kill()
+        queue.wait(100)
+        assert queue.counts()["failed"] == len(jobs)
+        for job in queue.jobs.values():
+            assert type(job.error) is BuildFailed
+            assert "the connection to it was lost" in job.error.cause
+            assert "make a new client" in job.error.remedy
 
 
 # ------------------------------------------------------------------ workers that differ
@@ -307,6 +322,11 @@ def test_resources_and_the_engine_caches_of_the_workers(fleet: Fleet, tmp_path: 
         waits = "a Dask worker with GPU=2: none of 2 has it"
         until(lambda: third["never"].waiting_for == waits)
         assert (third.status, third["never"].status) == ("running", "pending")
+        assert (third.waiting_for, third.blocker, third.cancel_blocker()) == (waits, None, False)
+        assert str(third).splitlines()[0].endswith(f"waiting for {waits})")
+        assert (third["never"].attempts, third.rows()[1].attempts) == (1, 0)
+        with pytest.raises(TimeoutError, match=f"it waits for {waits}"):
+            third.wait(0.01)
         third.request_cancel("never")
         third.wait(60)
         assert third.status == "cancelled"

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
+import math
 import os
 import pickle
 import threading
@@ -153,7 +154,7 @@ class Channel:
         #: Those that have said that they cannot build, until they leave; by address.
         self.unable: dict[str, Unable] = {}
         #: When a worker was lost that could.
-        self.lost_at = -_BACK_S
+        self.lost_at = -math.inf
         #: Held while a build is submitted: they come to the cluster in the order of their starts.
         self.order = asyncio.Lock()
         #: The thread that the event loop was seen in.
