@@ -423,11 +423,11 @@ class BuildQueue:
     def results(self) -> pd.DataFrame:
         """Give a row per job, in their order, as things are now; the index is the job's name.
 
-        Columns: ``status``, ``duration_s``, ``engine`` (the path where it was written, else the
-        engine itself, bytes-like; None without one), ``engine_bytes``, ``error`` (its cause),
-        ``error_type``, ``attempts``, ``cached``, ``reason`` (of a cancel), ``where`` (the device or
-        the Dask worker), ``backend``, ``version``, ``layers``, ``peak_memory_bytes``, ``started``,
-        ``ended``.
+        Columns: ``status``, ``model``, ``duration_s``, ``engine`` (the path where it was written,
+        else None: ``q[name].engine`` has the engine itself, also without a path), ``engine_bytes``,
+        ``error`` (its cause), ``error_type``, ``attempts``, ``cached``, ``reason`` (of a cancel),
+        ``where`` (the device or the Dask worker), ``backend``, ``version``, ``layers``,
+        ``peak_memory_bytes``, ``started``, ``ended``.
         """
         from trt_widget.queue_frames import results_frame
 
@@ -941,11 +941,21 @@ def _state_of(job: Job, now: float) -> State:
         # What was cancelled stays where it was.
         share = job.row(now).progress or 0.0 if result.status == "cancelled" else 1.0
         took = result.duration_s if succeeded and not job.cached else None
-        return State("ended", job.model, progress=share, took_s=took)
+        # On a cluster one that was handed over waits for the others.
+        answered = job.turnaround_s if job.options.client is None else result.duration_s
+        return State(
+            "ended",
+            job.model,
+            progress=share,
+            took_s=took,
+            same=job.same,
+            answered_s=answered if job.cached else None,
+        )
     since = build.entered_at.get("running") if build is not None and job.begun else None
     if build is None or since is None:
-        return State("pending", job.model)
-    return State("running", job.model, max(0.0, now - since), build.eta_s, build.progress)
+        return State("pending", job.model, same=job.same)
+    elapsed = max(0.0, now - since)
+    return State("running", job.model, elapsed, build.eta_s, build.progress, same=job.same)
 
 
 def _cores() -> int:

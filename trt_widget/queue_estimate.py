@@ -1,7 +1,8 @@
 """How far a queue is, and how long it will still take.
 
 Pure, but for :class:`LookBack`, which asks the history. What a pending build will take is what
-earlier builds of the same network in the same way took; else what those of this queue took that
+answers of the engine cache take, where this queue has built the same already; else what earlier
+builds of the same network in the same way took; else what those of this queue took that
 have succeeded with the same model; else, where the models of this queue have been alike so far, the
 mean of all that have. The time left is what it takes to go through the rest in the queue's own
 order, with its limits. Nothing is said where for one of the builds nothing is known.
@@ -15,7 +16,7 @@ import heapq
 import logging
 import threading
 from collections import Counter
-from statistics import mean
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget.estimate import Estimator
@@ -48,6 +49,7 @@ _LOOK_S: Final = 0.5
 _MOST_MODELS: Final = 1_000
 
 _BASES: Final = {
+    "cache": "answers of the engine cache",
     "history": "earlier builds",
     "model": "builds of the same model in this queue",
     "mean": "the builds of this queue so far",
@@ -70,6 +72,11 @@ class State(NamedTuple):
     took_s
         What a job that has ended took, or None where that says nothing about others: it failed, was
         cancelled, or came from the engine cache.
+    same
+        What builds have in common of which the engine cache answers all but the first; None where
+        it is not asked.
+    answered_s
+        What a job that was answered from the engine cache took, or None.
     """
 
     status: str
@@ -78,6 +85,8 @@ class State(NamedTuple):
     eta_s: float | None = None
     progress: float | None = None
     took_s: float | None = None
+    same: Hashable = None
+    answered_s: float | None = None
 
 
 class Outlook(NamedTuple):
@@ -107,7 +116,11 @@ def outlook(plan: Plan, states: Sequence[State], earlier: Mapping[int, float]) -
     every = [seconds for group in took.values() for seconds in group]
     usual = _usual(every, [state for state in states if state.model not in took])
     each = {model: mean(group) for model, group in took.items()}
-    guesses = [_guess(s, each, usual, earlier.get(index)) for index, s in enumerate(states)]
+    answers = _answers(states)
+    guesses = [
+        _guess(s, each, usual, earlier.get(index), answers.get(s.same))
+        for index, s in enumerate(states)
+    ]
     whole = {index: guess.seconds for index, guess in enumerate(guesses) if guess is not None}
     left = [index for index, state in enumerate(states) if state.status != "ended"]
     bases = Counter(guess.basis for guess in map(guesses.__getitem__, left) if guess is not None)
@@ -139,6 +152,16 @@ def _usual(every: Sequence[float], others: Sequence[State]) -> float | None:
     return mean(every) if alike else None
 
 
+def _answers(states: Sequence[State]) -> dict[Hashable, float]:
+    """Give what the engine cache's answers take, by the builds that it is known to have."""
+    answered = [state.answered_s for state in states if state.answered_s is not None]
+    if not answered:
+        return {}
+    usual = median(answered)
+    kept = (s for s in states if s.took_s is not None or s.answered_s is not None)
+    return {state.same: usual for state in kept if state.same is not None}
+
+
 class _Guess(NamedTuple):
     """What a job takes in all, and where that comes from."""
 
@@ -147,12 +170,20 @@ class _Guess(NamedTuple):
 
 
 def _guess(
-    state: State, each: Mapping[Hashable, float], usual: float | None, earlier: float | None
+    state: State,
+    each: Mapping[Hashable, float],
+    usual: float | None,
+    earlier: float | None,
+    answer: float | None,
 ) -> _Guess | None:
-    if state.took_s is not None:
-        return _Guess(state.took_s, "model")
+    known = state.took_s if state.answered_s is None else state.answered_s
+    if known is not None:
+        return _Guess(known, "model")
     if state.status == "running" and state.eta_s is not None:
         return _Guess((state.elapsed_s or 0.0) + state.eta_s, "history")
+    # One that takes longer is being built: its engine has left the cache.
+    if answer is not None and (state.elapsed_s or 0.0) <= _ALIKE * answer:
+        return _Guess(answer, "cache")
     if earlier is not None:
         return _Guess(earlier, "history")
     if state.model in each:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trt_widget.errors import BuildFailed
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,6 +16,7 @@ __all__ = ["results_frame", "timings_frame"]
 #: The columns of the results and their types.
 _TYPES: Final = {
     "status": "object",
+    "model": "object",
     "duration_s": "float64",
     "engine": "object",
     "engine_bytes": "Int64",
@@ -50,11 +49,7 @@ def _column(values: list[Any], kind: str) -> pd.Series[Any]:
     import pandas as pd
 
     if kind == "object":
-        # Not from the list itself: a buffer would be taken for a list of numbers.
-        column = pd.Series([None] * len(values), dtype=kind)
-        for at, value in enumerate(values):
-            column.iloc[at] = value
-        return column
+        return pd.Series(values, dtype=kind)
     if kind.startswith("datetime"):
         # Digits below a microsecond are none of a clock's: they are the rounding of a float.
         whole = [None if value is None else round(value * 1e6) * 1000 for value in values]
@@ -66,8 +61,9 @@ def _row(job: Job) -> dict[str, Any]:
     result, error = job.result, job.error
     return {
         "status": job.status,
+        "model": job.model_name,
         "duration_s": None if result is None else result.duration_s,
-        "engine": _engine(job),
+        "engine": None if result is None else result.output,
         "engine_bytes": None if result is None else result.engine_bytes,
         "error": None if error is None else error.cause,
         "error_type": None if error is None else type(error).__name__,
@@ -82,16 +78,6 @@ def _row(job: Job) -> dict[str, Any]:
         "started": job.started_at,
         "ended": job.ended_at,
     }
-
-
-def _engine(job: Job) -> Any:
-    """Give the path where an engine was written, else the engine itself, else None."""
-    if job.result is not None and job.result.output is not None:
-        return job.result.output
-    try:
-        return job.engine
-    except BuildFailed:  # it was lost after the build; job.engine says how
-        return None
 
 
 def timings_frame(jobs: Sequence[Job]) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from trt_widget._content import BLOCK
 from trt_widget._files import read_or_map
 from trt_widget._text import duration, line
 from trt_widget.build import FINAL, Build, BuildResult
+from trt_widget.engine_cache import FUNCTIONS, IN_KEY
 from trt_widget.errors import (
     BuildCancelled,
     BuildError,
@@ -130,6 +131,8 @@ class Job:
         self.model = str(source.value) if source.kind == "path" else (source.kind, id(source.value))
         #: What people call the model.
         self.model_name = source.display_name
+        #: The same for jobs of which the engine cache answers all but the first; else None.
+        self.same = _same(self.model, options)
         self.build: Build | None = None
         #: Whether an attempt is under way.
         self.begun = False
@@ -347,6 +350,14 @@ class Job:
             notes=(),
             error=error,
         )
+
+
+def _same(model: object, options: BuildOptions) -> int | None:
+    """Give what jobs have in common that the engine cache takes for the same build."""
+    if options.engine_cache is None or any(getattr(options, name) for name in FUNCTIONS):
+        return None
+    # A number: some hundreds of jobs have one each.
+    return hash(repr((model, options.engine_cache, [getattr(options, name) for name in IN_KEY])))
 
 
 def _sha256(engine: Any) -> str:

@@ -241,6 +241,7 @@ def test_what_a_queue_tells_before_its_start() -> None:
     assert results.index.name == "job"
     assert dict(results.dtypes.astype(str)) == {
         "status": "object",
+        "model": "object",
         "duration_s": "float64",
         "engine": "object",
         "engine_bytes": "Int64",
@@ -258,6 +259,8 @@ def test_what_a_queue_tells_before_its_start() -> None:
         "ended": "datetime64[ns, UTC]",
     }
     assert set(results["status"]) == {"pending"}
+    assert list(results["model"]) == [queue[name].source.display_name for name in queue]
+    assert str(queue).splitlines()[0] == f"{queue.name}: 2 pending"
     assert list(queue.timings.columns[:3]) == ["job", "phase", "path"]
     assert queue.timings.empty
     assert (queue.progress, queue.eta_s, queue.basis) == (0.0, None, None)
@@ -569,6 +572,52 @@ def test_ended_builds_stand_for_those_that_wait() -> None:
     over = outlook(Plan([]), [done, cancelled], {})
     assert over == (0.5, None, None) or over.eta_s == 0.0
     assert over.progress == 0.5
+
+
+def test_what_the_engine_cache_has_takes_as_long_as_its_answers() -> None:
+    plan = _plan(6, 1, running=1)
+    for _ in range(2):
+        plan.end(plan.running[0])
+        plan.next()
+    built = State("ended", "m", progress=1.0, took_s=20.0, same=1)
+    answered = State("ended", "m", progress=1.0, same=1, answered_s=0.5)
+    running = State("running", "m", elapsed_s=0.1, same=1)
+    again, other = State("pending", "m", same=1), State("pending", "m", same=2)
+    found = outlook(plan, [built, answered, running, again, again, again], {3: 30.0})
+    assert found.eta_s == pytest.approx(0.4 + 3 * 0.5)
+    assert found.basis == "from answers of the engine cache"
+    # Another build of the same model takes what such a build took.
+    found = outlook(plan, [built, answered, running, again, again, other], {})
+    assert found.eta_s == pytest.approx(0.4 + 2 * 0.5 + 20.0)
+    assert found.basis == (
+        "3 from answers of the engine cache, 1 from builds of the same model in this queue"
+    )
+    # One that takes much longer than an answer is built after all.
+    late = running._replace(elapsed_s=5.0)
+    found = outlook(plan, [built, answered, late, again, again, again], {})
+    assert found.eta_s == pytest.approx(15.0 + 3 * 0.5)
+    # Without any answer so far nobody knows how long one takes.
+    found = outlook(plan, [built, built, running, again, again, again], {})
+    assert found.eta_s == pytest.approx(19.9 + 3 * 20.0)
+
+
+def test_which_jobs_are_the_same_build_to_the_engine_cache() -> None:
+    queue = BuildQueue(
+        {
+            "a": {},
+            "b": {},
+            "level": {"optimization_level": 5},
+            "off": {"engine_cache": False},
+            "model": {"source": models.mlp(layers=3)},
+            "function": {"configure": models.configure_slowly},
+        },
+        source=MODEL,
+    )
+    marks = [job.same for job in queue.jobs.values()]
+    assert marks[0] == marks[1]
+    assert marks[0] is not None
+    assert len(set(marks)) == 4
+    assert (queue["off"].same, queue["function"].same) == (None, None)
 
 
 def _unlike(took: list[float], *others: State) -> Outlook:
