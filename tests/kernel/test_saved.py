@@ -129,6 +129,15 @@ def test_a_failure_stays_and_says_why(kernel: Kernel) -> None:
     assert displays(shown)[0]["transient"] == last["transient"]
 
 
+def test_what_is_cancelled_before_the_start_has_it_in_that_cell(kernel: Kernel) -> None:
+    kernel.run(IMPORTS)
+    shown = kernel.run("w = BuildWidget(models.mlp())\nw")
+    assert len(displays(shown)) == 1
+    # The cell's own: what executes notebooks without a front end takes no other.
+    cancelled = kernel.run("w.request_cancel()")
+    check_result(displays(cancelled)[-1], "cancelled")
+
+
 def test_what_is_never_shown_has_none(kernel: Kernel) -> None:
     kernel.run(IMPORTS)
     made = kernel.run(START + "engine = w.wait()", timeout=120)

@@ -331,6 +331,28 @@ def test_cancel_one_pending_and_all() -> None:
     assert queue.asked == [queue.made[5].name, "pending", None]
 
 
+def test_what_a_queue_waits_for_and_the_way_to_end_it() -> None:
+    queue = fake_queue(7, status="pending")
+    queue.waiting_for, queue.blocker = EVIL, fake_queue(7, name="first")
+    shown = made(queue)
+    assert shown.head["blocked"]
+    assert shown.head["waiting"].startswith("waiting for <img")
+    assert shown.head["waiting"].endswith(", an earlier queue of this process, to finish")
+    assert "\n" not in shown.head["waiting"]
+    ask(shown, "cancel_blocker")
+    until(lambda: queue.asked == ["blocker"])
+    queue.status, queue.blocker, queue.waiting_for = "running", None, "a Dask worker with GPU=1"
+    look(shown)
+    queue.tell()
+    until(lambda: shown.head["waiting"] == "waiting for a Dask worker with GPU=1")
+    assert not shown.head["blocked"]
+    text = queue_text(queue)  # type: ignore[arg-type]  # a stand-in
+    assert "(25 %, about 5 min 00 s left, waiting for a Dask worker with GPU=1)" in text
+    queue.waiting_for = None
+    queue.tell()
+    until(lambda: shown.head["waiting"] == "")
+
+
 def test_what_is_cancelled_before_the_start_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "HEARTBEAT_S", 0.1)
     queue = BuildQueue({"a": models.mlp(), "b": models.mlp()}, engine_cache=False)
@@ -583,6 +605,7 @@ def test_the_static_table_is_short_and_harmless() -> None:
     assert "and 300 more" in page.text
     assert "499 succeeded" in page.text
     assert "✕ failed" in page.text, "what went wrong is kept"
+    assert "Note" in page.text, "every column has a heading"
     assert "\u202e" not in page.text
     text = queue_text(queue)  # type: ignore[arg-type]  # a stand-in
     assert len(text.splitlines()) == MAX_LINES + 3

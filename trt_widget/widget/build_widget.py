@@ -289,7 +289,10 @@ class BuildWidget(BuildCard):
 
     def request_cancel(self) -> bool:
         """Ask the build to stop, as the Cancel button does; see :meth:`Build.request_cancel`."""
-        return self._build.request_cancel()
+        asked = self._build.request_cancel()
+        # One that was not started has ended now, and nobody needs to wait for it.
+        self._saved.repeat()
+        return asked
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until the build has ended and return the engine; see :meth:`Build.wait`.
