@@ -426,7 +426,9 @@ def test_options(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         plugins.wait(60)
 
 
-def test_two_threads_of_a_worker_build_one_after_the_other(tmp_path: Path) -> None:
+def test_two_threads_of_a_worker_build_side_by_side_unless_they_are_to_be_alone(
+    tmp_path: Path,
+) -> None:
     with (
         LocalCluster(
             n_workers=1,
@@ -437,19 +439,17 @@ def test_two_threads_of_a_worker_build_one_after_the_other(tmp_path: Path) -> No
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        first = Build(DENSENET, client=client, configure=models.slowly(0.02)).start()
+        slow = models.slowly(0.02)
+        first = Build(DENSENET, client=client, configure=slow, exclusive=True).start()
         until(lambda: first.status == "running")
-        second = Build(models.mlp(), client=client).start()
+        assert Build(models.mlp(), client=client).start().wait(60)  # times nothing
+        assert first.status == "running"
+        second = Build(models.mlp(), client=client, exclusive=True).start()
         until(lambda: second.waiting_for == first.name)
         assert second.waits_for_build
         first.request_cancel()
         first.wait_ended(60)
         assert second.wait(60)
-        side_by_side = [Build(models.mlp(), client=client, exclusive=False) for _ in range(2)]
-        for build in side_by_side:
-            build.start()
-        for build in side_by_side:
-            assert build.wait(60)
     until(lambda: not builders())
 
 

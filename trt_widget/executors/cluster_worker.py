@@ -315,6 +315,9 @@ class Job:
         request = self._request
         source = self._find_source(request["source"])
         options = self._where_weights_are(self._options)
+        if options.exclusive is None and not options.times_tactics:
+            # How many run at once is Dask's to say: by the worker's threads and resources.
+            options = dataclasses.replace(options, exclusive=False)
         executor = ProcessExecutor(
             source, options, options.backend, request["label"], request["functions"]
         )
