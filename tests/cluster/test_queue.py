@@ -91,7 +91,9 @@ class Ends:
 
 
 def test_forty_builds_and_one_model(client: Client, puts: list[tuple[str, int]]) -> None:
-    data = MLP.SerializeToString()  # bytes, which no worker finds on its disk
+    model = models.mlp()
+    model.doc_string = "of forty builds"  # the workers have not seen it yet
+    data = model.SerializeToString()  # bytes, which no worker finds on its disk
     queue = BuildQueue({f"{number:02}": data for number in range(40)}, client=client, name="forty")
     ends = Ends(queue)
     queue.start()
