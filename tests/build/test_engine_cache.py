@@ -169,7 +169,7 @@ def test_a_folder_of_no_use_fails_no_build(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "file"
     folder.write_bytes(b"mine")
     for executor in ("process", "thread"):
-        _, result = built(model, folder, executor=executor)
+        _, result = built(model, folder / "cache", executor=executor)
         assert result.status == "succeeded"
         assert "The engine cache could not be" in result.notes[0]
         assert str(tmp_path) not in "".join(result.notes)

@@ -322,7 +322,7 @@ def test_a_cancel_does_not_wait_until_cuda_has_been_asked(
     monkeypatch.setattr(isolation, "_GPUS", "import time; time.sleep(10); print('[]')")
     isolation._answers.clear()
     gpus.cache_clear()  # what another test has learned
-    build = Build(models.mlp(), executor="process", grace=0).start()
+    build = Build(models.mlp(), executor="process", grace=0, exclusive=True).start()
     time.sleep(0.5)
     build.request_cancel()
     with pytest.raises(BuildCancelled):
