@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget._onnx import UncheckedError, find_external
 from trt_widget.diagnosis import refused_locations
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["BLOCK", "Content", "Piece", "content_of", "hash_file", "opened", "piece_of"]
+__all__ = [
+    "BLOCK",
+    "Content",
+    "Piece",
+    "content_of",
+    "hash_bytes",
+    "hash_file",
+    "opened",
+    "piece_of",
+]
 
 #: Bytes between two looks at whether somebody wants this to stop: some milliseconds.
 BLOCK: Final = 4 * 1024 * 1024
@@ -178,7 +187,7 @@ def content_of(
         raise OSError(errno.EINVAL, "the structure of the model cannot be followed") from error
     step()
     if isinstance(model, bytes):
-        whole = Piece(_MODEL, model, len(model), _hash_bytes(model, step))
+        whole = Piece(_MODEL, model, len(model), hash_bytes(model, step))
         return Content((whole,), tuple(locations))
     refused = refused_locations(model, locations, folders)
     followed = [location for location in locations if location not in refused]
@@ -197,11 +206,19 @@ def piece_of(name: str, path: Path, step: Callable[[], object] = lambda: None) -
     return Piece(name, path, hashed.state.size, hashed.sha256, hashed.state, hashed.fresh)
 
 
-def _hash_bytes(data: bytes | memoryview, step: Callable[[], object]) -> str:
+def hash_bytes(data: Any, step: Callable[[], object] = lambda: None) -> str:
+    """Give the sha256 of what is bytes-like, such as an engine, hexadecimal.
+
+    Parameters
+    ----------
+    step
+        As for :func:`content_of`.
+    """
     seen = hashlib.sha256()
     with memoryview(data) as view:
-        for at in range(0, len(view), BLOCK):
-            seen.update(view[at : at + BLOCK])
+        plain = view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        for at in range(0, len(plain), BLOCK):
+            seen.update(plain[at : at + BLOCK])
             step()
     return seen.hexdigest()
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._content import BLOCK, content_of, opened, piece_of
+from trt_widget._content import BLOCK, content_of, hash_bytes, opened, piece_of
 from trt_widget._files import LARGE, map_file, save_private
 from trt_widget._plugins import other_plugins
 from trt_widget._text import duration
@@ -220,7 +220,7 @@ class EngineCache:
                 **about,
                 "key": key,
                 "size": len(data),
-                "sha256": _hash(data),
+                "sha256": hash_bytes(data),
             }
             text = json.dumps(known, sort_keys=True).encode("ascii")
             tail = text + _END.pack(len(text), _MARK)
@@ -539,13 +539,6 @@ def _unlink(path: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _hash(data: memoryview) -> str:
-    seen = hashlib.sha256()
-    for at in range(0, len(data), BLOCK):
-        seen.update(data[at : at + BLOCK])
-    return seen.hexdigest()
 
 
 def _read(path: Path, key: str, step: Callable[[], object]) -> CachedEngine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import re
 import unicodedata
@@ -12,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trt_widget._content import BLOCK
+from trt_widget._content import hash_bytes
 from trt_widget._files import read_or_map
 from trt_widget._text import duration, line
 from trt_widget.build import FINAL, Build, BuildResult
@@ -320,7 +319,7 @@ class Job:
         record = store.keep(zlib.compress(text))
         if result.engine_bytes is not None:
             if result.output is not None:
-                output, sha256 = result.output, _sha256(build.engine)
+                output, sha256 = result.output, hash_bytes(build.engine)
                 self._engine = lambda: _read_same(output, sha256)
             else:
                 engine = store.keep(build.engine)
@@ -360,14 +359,6 @@ def _same(model: object, options: BuildOptions) -> int | None:
     return hash(repr((model, options.engine_cache, [getattr(options, name) for name in IN_KEY])))
 
 
-def _sha256(engine: Any) -> str:
-    seen = hashlib.sha256()
-    with memoryview(engine) as view, view.cast("B") as data:
-        for at in range(0, len(data), BLOCK):
-            seen.update(data[at : at + BLOCK])
-    return seen.hexdigest()
-
-
 def _read_same(path: Path, sha256: str) -> memoryview:
     """Read an engine's file, unless it is another one by now; engines are of one size easily.
 
@@ -377,7 +368,7 @@ def _read_same(path: Path, sha256: str) -> memoryview:
         It is, or it cannot be read.
     """
     engine = read_or_map(path)
-    if _sha256(engine) != sha256:
+    if hash_bytes(engine) != sha256:
         msg = "its file is another one than was built"
         raise OSError(msg)
     return engine

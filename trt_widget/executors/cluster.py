@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import math
 import os
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trt_widget import diagnosis, errors
-from trt_widget._content import BLOCK, Content, Piece, content_of, hash_file
+from trt_widget._content import Content, Piece, content_of, hash_bytes, hash_file
 from trt_widget._extras import require
 from trt_widget._files import read_or_map, save_identified
 from trt_widget._version import __version__
@@ -776,7 +775,7 @@ class DaskExecutor(Intake):
                 if placed is not None:
                     return placed, None
         engine = await self._pull(place, size)
-        if await asyncio.to_thread(_sha256, engine) != sha256:
+        if await asyncio.to_thread(hash_bytes, engine) != sha256:
             raise OSError("it is not what the worker has sent")
         if output is not None:
             try:
@@ -802,7 +801,7 @@ class DaskExecutor(Intake):
         ):
             return None
         engine = await asyncio.to_thread(read_or_map, target)
-        if engine.nbytes != size or await asyncio.to_thread(_sha256, engine) != sha256:
+        if engine.nbytes != size or await asyncio.to_thread(hash_bytes, engine) != sha256:
             return None
         return engine
 
@@ -1156,10 +1155,3 @@ def _read(source: Source, options: BuildOptions) -> Content:
 def _evidence(phase: str | None) -> list[str]:
     """Say in which phase a build was, where that is known."""
     return [] if phase is None else [f"It was in the phase {phase}."]
-
-
-def _sha256(data: memoryview) -> str:
-    seen = hashlib.sha256()
-    for at in range(0, len(data), BLOCK):
-        seen.update(data[at : at + BLOCK])
-    return seen.hexdigest()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import pickle
 import threading
@@ -29,7 +28,7 @@ from distributed import get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from trt_widget import errors
-from trt_widget._content import BLOCK, content_of
+from trt_widget._content import content_of, hash_bytes
 from trt_widget._files import save_identified
 from trt_widget._version import __version__
 from trt_widget._wake import Wake
@@ -447,7 +446,7 @@ class Job:
             {name: value for name, value in outcome.facts.items() if name != "engine_file"},
         )
         self._send([end])
-        self._say("end", sha256="" if engine is None else _sha256(engine))
+        self._say("end", sha256="" if engine is None else hash_bytes(engine))
         while not (self._unwanted or self._released):
             self._wake.wait(_LOOK_S)
             self._wake.clear()
@@ -477,10 +476,3 @@ class Job:
             # A worker that is closing tells nothing any more, and is lost for the client.
             with contextlib.suppress(ReferenceError, OSError, RuntimeError):
                 self._site.worker.log_event(self._request["topic"], message)
-
-
-def _sha256(data: memoryview) -> str:
-    seen = hashlib.sha256()
-    for at in range(0, len(data), BLOCK):
-        seen.update(data[at : at + BLOCK])
-    return seen.hexdigest()
