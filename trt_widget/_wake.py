@@ -1,11 +1,16 @@
-"""A wake-up call that a signal handler may give, whatever it has interrupted."""
+"""Waiting: a wake-up call that a signal handler may give, and a thread's end in an event loop."""
 
 from __future__ import annotations
 
 import contextlib
 import queue
+from typing import TYPE_CHECKING
 
-__all__ = ["Wake"]
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+__all__ = ["Wake", "until_told"]
 
 
 class Wake:
@@ -34,3 +39,39 @@ class Wake:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._calls.get_nowait()
+
+
+async def until_told(
+    waiters: list[Callable[[], object]], told: threading.Event, look: Callable[[], object]
+) -> None:
+    """Wait without blocking the event loop until another thread has set ``told``.
+
+    Parameters
+    ----------
+    waiters
+        What that thread calls after it has set it; one is here while this waits.
+    look
+        Called once a second meanwhile; something true ends the wait.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def tell() -> None:
+        # The loop may be gone by then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(ended.set)
+
+    waiters.append(tell)
+    if told.is_set():
+        tell()
+    try:
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ended.wait(), 1.0)
+            if not ended.is_set() and look():
+                break
+    finally:
+        with contextlib.suppress(ValueError):
+            waiters.remove(tell)

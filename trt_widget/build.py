@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trt_widget._files import is_whole, save_atomically
-from trt_widget._wake import Wake
+from trt_widget._wake import Wake, until_told
 from trt_widget.backend import backend_of, find_backend
 from trt_widget.errors import (
     BuildCancelled,
@@ -708,30 +708,17 @@ class Build:
         """Wait until the build has ended, whatever the outcome."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
+        def broken() -> bool:
+            if self._drain_thread is None or self._drain_thread.is_alive():
+                return False
+            self._conclude_broken()
+            return True
 
-        def tell() -> None:
-            # The loop may be gone by the time the build ends.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended.set)
-
-        self._waiters.append(tell)
-        if self._published.is_set():
-            tell()
         try:
-            while not ended.is_set():
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(ended.wait(), 1.0)
-                if self._drain_thread is not None and not self._drain_thread.is_alive():
-                    self._conclude_broken()
-                    break
+            await until_told(self._waiters, self._published, broken)
         except asyncio.CancelledError:
             self.request_cancel("interrupt")
             raise
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(tell)
 
     def stream(self, *, interval: float = 0.5, heartbeat: float = 1.0) -> ChunkStream:
         """Give small chunks, as plain dicts: phases as they open and close, then the outcome.

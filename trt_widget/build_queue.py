@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_widget._text import line
-from trt_widget._wake import Wake
+from trt_widget._wake import Wake, until_told
 from trt_widget.build import FINAL, Build, BuildResult
 from trt_widget.errors import (
     BuildCancelled,
@@ -334,29 +334,11 @@ class BuildQueue:
 
         self._check_started()
         self._check_not_inside()
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        def tell() -> None:
-            # The loop may be gone by then.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended.set)
-
-        self._waiters.append(tell)
-        if self._published.is_set():
-            tell()
         try:
-            while not ended.is_set():
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(ended.wait(), 1.0)
-                if not ended.is_set():
-                    self._check_alive()
+            await until_told(self._waiters, self._published, self._check_alive)
         except asyncio.CancelledError:
             self.request_cancel(reason="interrupt")
             raise
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(tell)
         if self._overview is not None:
             self._overview.repeat()
 
