@@ -3,26 +3,31 @@
 Needs nothing but Python 3.10 or newer. Makes the virtual environment ``.venv-test`` and keeps it
 until pyproject.toml changes; installs Chromium and Node.js with apt where they are missing. Every
 step runs, whatever the ones before it said, and counts as one test where it isn't made of tests.
-The last line of the output is ``N passed, N failed``.
+Two steps run at a time, since most tests wait for processes rather than compute: each line of the
+output begins with the name of its step, and each step has its own folder for temporary files. The
+last line is ``N passed, N failed``.
 
-``python3 tests/run.py unit browser`` runs those steps only. ``--no-install`` installs nothing and
-uses the environment of the Python that runs this script, or .venv-test if that one is in none.
+``python3 tests/run.py unit browser`` runs those steps only. ``--jobs 1`` runs one at a time.
+``--no-install`` installs nothing and uses the environment of the Python that runs this script, or
+.venv-test if that one is in none.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +128,8 @@ MYPY = tuple(
 )
 
 STEPS: tuple[Check | Tests, ...] = (
+    # First, since it takes longest: the others run beside it.
+    pytest_step("browser", "JupyterLab in Chromium"),
     Check("lint", "ruff check", (("python", "-m", "ruff", "check"),)),
     Check("format", "ruff format", (("python", "-m", "ruff", "format", "--check"),)),
     Check("types", "mypy --strict, Python 3.10 to 3.13, Linux and Windows", MYPY),
@@ -132,7 +139,6 @@ STEPS: tuple[Check | Tests, ...] = (
     pytest_step("cluster", "Dask: a scheduler and workers as real processes"),
     pytest_step("surfaces", "terminal, files, HTTP, editors, agents: real processes and clients"),
     pytest_step("kernel", "real ipykernels"),
-    pytest_step("browser", "JupyterLab in Chromium"),
     Tests(
         "notebooks",
         "every notebook, by nbval",
@@ -154,6 +160,10 @@ class Env:
     """The virtual environment that the steps run in."""
 
     prefix: Path
+    label: str = ""
+    """Begins every line that its commands print."""
+    folder: str = ""
+    """For temporary files; the system's if there is none."""
 
     @property
     def python(self) -> Path:
@@ -161,6 +171,11 @@ class Env:
         if sys.platform == "win32":
             return self.prefix / "Scripts" / "python.exe"
         return self.prefix / "bin" / "python"
+
+    def say(self, line: str) -> None:
+        """Print a line, whole: others may be printing too."""
+        sys.stdout.write(f"{self.label}{line}\n")
+        sys.stdout.flush()
 
     def call(self, command: Sequence[str]) -> int:
         """Run a command of the environment in the project's folder; return its exit status."""
@@ -176,15 +191,45 @@ class Env:
             "TRT_WIDGET_HISTORY": "off",
             "TRT_WIDGET_ENGINES": "off",
         }
+        if self.folder:
+            environ |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), self.folder)
         environ.pop("PYTHONPATH", None)
-        print("$", " ".join(command), flush=True)
-        try:
-            return subprocess.run(
-                [program, *arguments], cwd=ROOT, env=environ, check=False
-            ).returncode
-        except FileNotFoundError as error:
-            print(error, flush=True)
-            return 127
+        self.say(f"$ {' '.join(command)}")
+        # A file and no pipe: what a test leaves running would keep that open.
+        descriptor, path = tempfile.mkstemp(".log", dir=self.folder or None)
+        os.close(descriptor)
+        output = Path(path)
+        with output.open("wb") as sink, output.open(encoding="utf-8", errors="replace") as log:
+            try:
+                process = subprocess.Popen(
+                    [program, *arguments], cwd=ROOT, env=environ, stdout=sink, stderr=sink
+                )
+            except FileNotFoundError as error:
+                self.say(str(error))
+                return 127
+            code, begun = None, ""
+            while code is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(0.5)
+                *lines, begun = (begun + log.read()).split("\n")
+                for line in lines:
+                    self.say(line)
+            if begun:
+                self.say(begun)
+        return code
+
+
+def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, float]:
+    """Run one step in a folder of its own for temporary files; return its row of the summary."""
+    before = time.monotonic()
+    # Not below ROOT: the path of a Unix socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="tw-", ignore_cleanup_errors=True) as folder:
+        own = replace(env, label=label, folder=folder)
+        own.say(f"=== {step.title}")
+        outcome = step.run(own)
+        seconds = time.monotonic() - before
+        own.say(f"--- {outcome.passed} passed, {outcome.failed} failed: {seconds:.1f} s")
+    return step.name, outcome, seconds
 
 
 def find_chromium() -> str | None:
@@ -258,6 +303,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("steps", nargs="*", metavar="step", help=f"of: {', '.join(names)}")
     parser.add_argument("--no-install", action="store_true", help="install nothing")
+    jobs = min(2, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=jobs, help="steps that run at a time")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(names):
         parser.error(f"no such step: {', '.join(sorted(unknown))} (there are: {', '.join(names)})")
@@ -278,14 +325,16 @@ def main() -> int:
         install_javascript()
         rows.append(("install", Outcome(), time.monotonic() - started))
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for step in STEPS:
-        if options.steps and step.name not in options.steps:
-            continue
-        print(f"\n=== {step.name}: {step.title}", flush=True)
-        before = time.monotonic()
-        outcome = step.run(env)
-        rows.append((step.name, outcome, time.monotonic() - before))
-        print(f"--- {step.name}: {rows[-1][2]:.1f} s", flush=True)
+    steps = [step for step in STEPS if not options.steps or step.name in options.steps]
+    width = max(map(len, names))
+    # Threads that only pass on what processes print; the interpreter ends when all have.
+    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+        running = [pool.submit(run_step, step, env, f"{step.name:<{width}} | ") for step in steps]
+        try:
+            rows += [each.result() for each in running]
+        except BaseException:  # Ctrl-C, which the processes get too
+            pool.shutdown(cancel_futures=True)
+            raise
 
     print(f"\n{'step':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for name, outcome, seconds in rows:
