@@ -11,6 +11,7 @@ counts from the same start, so both can be compared.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import queue
 import shutil
@@ -46,8 +47,13 @@ NEEDS: Final = {"6.31.0": ("nest-asyncio==1.6.0",)}
 WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
 
 
-def overlay(version: str) -> Path:
-    """Give the folder that holds this version of ipykernel and nothing else; make it if need be."""
+def overlay(version: str) -> Path | None:
+    """Give the folder that holds this version of ipykernel and nothing else; make it if need be.
+
+    None where it is the one that is installed: then nothing has to be fetched.
+    """
+    if importlib.metadata.version("ipykernel") == version:
+        return None
     folder = ROOT / ".cache" / f"ipykernel-{version}-py{sys.version_info[0]}{sys.version_info[1]}"
     if not folder.exists():
         folder.parent.mkdir(exist_ok=True)
@@ -189,8 +195,9 @@ class Kernel:
         self._outbox: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | None] = queue.SimpleQueue()
         self._home = tempfile.mkdtemp(prefix="kernel-")
         self._log = Path(self._home) / "log"
+        folders = (overlay(version), ROOT, os.environ.get("PYTHONPATH"))
         environ = os.environ | {
-            "PYTHONPATH": os.pathsep.join((str(overlay(version)), str(ROOT))),
+            "PYTHONPATH": os.pathsep.join(str(folder) for folder in folders if folder),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
             "IPYTHONDIR": self._home,
             "JUPYTER_RUNTIME_DIR": self._home,
