@@ -2,6 +2,9 @@
 
 Everything is measured side by side in one run, with real kernels and real builds. A missed target
 says MISSED and does not fail the command: machines are shared, and noise is theirs.
+
+``python -m tests.bench gpu`` makes the figures of builds on a GPU, and ``python -m tests.bench
+traces`` records builds: each has its own ``--help``, and needs less to be installed.
 """
 
 from __future__ import annotations
@@ -70,9 +73,24 @@ def header() -> str:
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    options = parse()
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    options = parse() if command not in {"gpu", "traces"} else None
     # As for a user, but these builds are no experience for later ones.
     os.environ["TRT_WIDGET_HISTORY"] = str(Path(tempfile.mkdtemp(prefix="bench-")) / "history")
+    if command == "gpu":
+        from tests.bench import gpu
+
+        return gpu.main(sys.argv[2:])
+    if command == "traces":
+        from tests.bench import recorder
+
+        return recorder.main(sys.argv[2:])
+    assert options is not None
+    return everything(options)
+
+
+def everything(options: argparse.Namespace) -> int:
+    """Measure what the widget costs."""
     from tests.bench import (
         executors,
         figures,

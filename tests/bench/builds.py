@@ -7,6 +7,7 @@ the package, with every callback of TensorRT, on TensorRT's thread.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -30,6 +31,7 @@ from tests.bench.inside import (
 from trt_widget import Build
 from trt_widget._memory import peak_memory
 from trt_widget.events import (
+    BuildEnded,
     LogMessage,
     NetworkReady,
     PhaseFinished,
@@ -37,10 +39,13 @@ from trt_widget.events import (
     PhasesCompleted,
     PhaseStarted,
     StepCompleted,
+    StreamStarted,
+    from_json,
 )
+from trt_widget.executors.process import ProcessExecutor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from trt_widget.events import Event
@@ -51,7 +56,8 @@ CALLBACKS = (PhaseStarted, StepCompleted, PhaseFinished, PhasesCompleted, Phases
 
 # ------------------------------------------------------------------ beside a loop
 
-#: A build without a monitor that prints how long TensorRT took.
+#: A build without a monitor that prints how long TensorRT took; with one more argument also when
+#: the engine was there, by ``perf_counter()``.
 PLAIN = """
 import sys, time
 import tensorrt_rtx as trt
@@ -62,26 +68,33 @@ assert parser.parse_from_file(sys.argv[1])
 config = builder.create_builder_config()
 start = time.perf_counter()
 assert builder.build_serialized_network(network, config)
-print(time.perf_counter() - start)
+end = time.perf_counter()
+print(end - start, *([end] if len(sys.argv) > 2 else []))
 """
 
 
-def beside_loop(how: str, path: str) -> None:
-    """Run pure Python until a build has ended; print two times of the build in seconds.
+def timed_build(how: str, path: str, *, busy: bool) -> None:
+    """Build while this kernel waits or, ``busy``, runs pure Python; print three times in seconds.
 
     The first is how long it was inside TensorRT: in ``build_serialized_network``, without parsing.
     The second is the CPU time of its process, from its start to its end (of a thread's build: 0).
+    The third is that from the start until the engine is there; of the build without a monitor, in
+    its own process.
     """
     used = cpu_of_children()
+    start = perf_counter()
     if how == "plain":
         # Its own session, as the package's build process has one: the system may share its time out
         # by session.
         process = subprocess.Popen(
-            [sys.executable, "-c", PLAIN, path], stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", PLAIN, path, "when"],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
-        _loop_until(lambda: process.poll() is not None)
-        took = float(process.communicate()[0])
-        print(json.dumps([took, cpu_of_children() - used]))
+        if busy:
+            _loop_until(lambda: process.poll() is not None)
+        took, there = map(float, process.communicate()[0].split())
+        print(json.dumps([took, cpu_of_children() - used, there - start]))
         return
     from IPython.display import display
 
@@ -92,20 +105,39 @@ def beside_loop(how: str, path: str) -> None:
     widget.subscribe(
         lambda events: ready.extend(e.time for e in events if isinstance(e, NetworkReady))
     )
+    start = perf_counter()
     display(widget.start())  # type: ignore[no-untyped-call]
-    _loop_until(lambda: widget.result is not None)
-    widget.wait()
+    if busy:
+        _loop_until(lambda: widget.result is not None)
+    widget.build.wait()
+    there = perf_counter()
     assert widget.result is not None
     assert widget.result.executor == how
     took = widget.result.duration_s - ready[0]
     widget.close()
-    print(json.dumps([took, cpu_of_children() - used]))
+    print(json.dumps([took, cpu_of_children() - used, there - start]))
 
 
 def _loop_until(done: Callable[[], bool]) -> None:
     turns = 0
     while turns % 20_000 or not done():
         turns += 1
+
+
+@contextlib.contextmanager
+def lines_read(note: Callable[[float, bytes], None]) -> Iterator[None]:
+    """Have ``note`` called after every line that comes from a build process, with its time."""
+    take_line = ProcessExecutor._take_line
+
+    def noting(self: ProcessExecutor, line: bytes) -> None:
+        take_line(self, line)
+        note(self._now(), line)
+
+    ProcessExecutor._take_line = noting  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        ProcessExecutor._take_line = take_line  # type: ignore[method-assign]
 
 
 # ------------------------------------------------------------------ latency
@@ -316,24 +348,69 @@ print(json.dumps([middle - start, time.perf_counter() - middle]))
 """
 
 
-def first_event(data: bytes) -> tuple[float, float]:
-    """Build; give the seconds from start() to the first event in the build process, and to here.
+#: Run by ``python -I -c``: import of TensorRT, then the names of the GPUs if a second argument asks
+#: for them, then a builder; prints the seconds of each.
+STARTS = """
+import json, sys, time
+sys.path[:] = json.loads(sys.argv[1])
+from trt_widget.backend import gpus
+times = [time.perf_counter()]
+import tensorrt_rtx as trt
+class Quiet(trt.ILogger):
+    def log(self, *_):
+        pass
+times.append(time.perf_counter())
+if sys.argv[2:]:
+    gpus()
+times.append(time.perf_counter())
+builder = trt.Builder(logger := Quiet())
+times.append(time.perf_counter())
+print(json.dumps([after - before for before, after in zip(times, times[1:])]))
+"""
 
-    The first event is a message or a callback of TensorRT, not what the package itself says.
+#: What :func:`start_up` gives the time of.
+START_UP = ("first word", "message", "callback", "told", "end", "gone")
+
+
+def start_up(data: bytes) -> dict[str, float]:
+    """Build; give the seconds from start() to what happens first in the build process, and last.
+
+    ``"first word"``: everything is imported there. ``"message"``, ``"callback"``: the first of
+    TensorRT (the message may be missing); ``"told"``: that the earlier of the two has come to a
+    subscriber here. ``"end"``: all is said; ``"gone"``: the process has left and the wait is over.
     """
-    seen: list[tuple[float, float]] = []
+    told: list[float] = []
+    came: list[Event] = []
     build = Build(data, executor="process")
 
     def note(events: list[Event]) -> None:
-        origin = origin_of(build)
-        times = [event.time for event in events if isinstance(event, (LogMessage, *CALLBACKS))]
-        if times and not seen:
-            seen.append((origin + min(times), perf_counter()))
+        if not told and any(isinstance(event, (LogMessage, *CALLBACKS)) for event in events):
+            told.append(perf_counter())
 
     build.subscribe(note)
-    start = perf_counter()
-    build.start().wait()
-    return seen[0][0] - start, seen[0][1] - start
+    with lines_read(lambda _, line: came.append(from_json(line))):
+        start = perf_counter()
+        build.start()
+        origin = origin_of(build)
+        build.wait()
+    gone = perf_counter()
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "first word": StreamStarted,
+        "message": LogMessage,
+        "callback": CALLBACKS,
+        "end": BuildEnded,
+    }
+    found = {"told": told[0] - start, "gone": gone - start}
+    for name, kind in kinds.items():
+        # A run of phases has the time of its end.
+        times = [
+            event.starts[0] if isinstance(event, PhasesCompleted) else event.time
+            for event in came
+            if isinstance(event, kind)
+        ]
+        if times:
+            found[name] = origin + min(times) - start
+    return found
 
 
 def origin_of(build: Build) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -16,7 +17,6 @@ from tests.models import light_model, mlp, transformer
 from trt_widget.build import TICK_S as KERNEL_TICK_S
 from trt_widget.events import LogMessage, from_json
 from trt_widget.executors.child import TICK_S
-from trt_widget.executors.process import ProcessExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,8 @@ def busy(*, long: bool) -> list[Row]:
         kernel.run(IMPORT_BUILDS)
 
         def measure(how: str) -> None:
-            cell = kernel.run(f"builds.beside_loop({how!r}, {path!r})", timeout=300)
-            took, used = printed(cell)
+            cell = kernel.run(f"builds.timed_build({how!r}, {path!r}, busy=True)", timeout=300)
+            took, used, _ = printed(cell)
             seconds[how].append(took)
             cpu[how].append(used)
             time.sleep(0.5)
@@ -88,7 +88,7 @@ def startup(*, long: bool) -> list[Row]:
 
     number = 30 if long else 10
     data = mlp().SerializeToString()
-    builds.first_event(data)
+    builds.start_up(data)
     python, ours, tensorrt, first, here = [], [], [], [], []
     paths = json.dumps(builds.from_folder(ROOT))
     for index in range(-1, number):
@@ -98,13 +98,13 @@ def startup(*, long: bool) -> list[Row]:
         command = [sys.executable, "-I", "-c", builds.IMPORTS, paths]
         imported = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         parts = json.loads(imported.stdout)
-        whole = builds.first_event(data)
+        whole = builds.start_up(data)
         if index >= 0:  # the first one warms up
             python.append(1000 * bare)
             ours.append(1000 * parts[0])
             tensorrt.append(1000 * parts[1])
-            first.append(1000 * whole[0])
-            here.append(1000 * whole[1])
+            first.append(1000 * min(whole.get("message", math.inf), whole["callback"]))
+            here.append(1000 * whole["told"])
     known = [sum(parts) for parts in zip(python, ours, tensorrt, strict=True)]
     return [
         Row(
@@ -200,23 +200,14 @@ def _latencies(busy_process: bool) -> tuple[list[float], list[float], list[float
 
     arrived: list[tuple[float, bytes]] = []
     told: list[tuple[float, Event]] = []
-    take_line = ProcessExecutor._take_line
-
-    def noting(self: ProcessExecutor, line: bytes) -> None:
-        take_line(self, line)
-        arrived.append((self._now(), line))
-
     path = light_model("resnet50")
     build: Build = Build(path, executor="process", configure=builds.mark_drains)
     build.subscribe(lambda events: told.extend((build.now(), event) for event in events))
-    ProcessExecutor._take_line = noting  # type: ignore[method-assign]
-    try:
+    with builds.lines_read(lambda at, line: arrived.append((at, line))):
         build.start()
         if busy_process:
             builds._loop_until(lambda: build.result is not None)
         build.wait()
-    finally:
-        ProcessExecutor._take_line = take_line  # type: ignore[method-assign]
     read: list[tuple[float, Event]] = [(at, from_json(line)) for at, line in arrived]
     marks, recorded, delivered = (
         [1000 * (at - event.time) for at, event in some if _says(event, text)]

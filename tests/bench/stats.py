@@ -78,6 +78,13 @@ def spread(
     return f"{statistic(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def ranged(values: Sequence[float], digits: int = 2) -> str:
+    """Write the median with the least and the most, as in ``1.01 [0.99, 1.03]``."""
+    parts = (statistics.median(values), min(values), max(values))
+    middle, low, high = (f"{part:,.{digits}f}" for part in parts)
+    return f"{middle} [{low}, {high}]"
+
+
 def table(rows: Sequence[Row]) -> str:
     """Write the rows as a Markdown table that is also readable as it is."""
     cells = [("figure", "measured", "target", "met")]
