@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,8 @@ VENV = ROOT / ".venv-test"
 RESULTS = ROOT / ".cache" / "test-results"
 EXTRAS = ("rtx", "notebook", "cli", "serve", "lsp", "mcp", "dask", "test")
 STUBS = "tensorrt-stubs==10.13.0.35.1"
+# The Python side of full TensorRT, whose libraries are not there: see tests/full/bindings.py.
+BINDINGS = ("10.16.1.11", "11.4.0.106")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -135,6 +138,14 @@ STEPS: tuple[Check | Tests, ...] = (
     Check("types", "mypy --strict, Python 3.10 to 3.13, Linux and Windows", MYPY),
     Check("javascript", "tsc on the widget's JavaScript", (("tsc", "-p", "tsconfig.json"),)),
     pytest_step("unit", "unit tests"),
+    *(
+        Tests(
+            f"full-{version.partition('.')[0]}",
+            f"the real bindings of full TensorRT {version}, without its libraries",
+            ("tests/full", "--tensorrt", version, "--durations=5"),
+        )
+        for version in BINDINGS
+    ),
     pytest_step("build", "builds by the real TensorRT-RTX"),
     pytest_step("cluster", "Dask: a scheduler and workers as real processes"),
     pytest_step("surfaces", "terminal, files, HTTP, editors, agents: real processes and clients"),
@@ -272,7 +283,8 @@ def install_system() -> None:
 def install_python() -> Env:
     """Make .venv-test, or reuse it if it was made from the same pyproject.toml and Python."""
     env = Env(VENV)
-    recipe = "\n".join((sys.version, STUBS, *EXTRAS, (ROOT / "pyproject.toml").read_text("utf-8")))
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    recipe = "\n".join((sys.version, STUBS, *BINDINGS, *EXTRAS, project))
     stamp = VENV / "made-from.sha256"
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     if stamp.exists() and stamp.read_text("utf-8") == digest:
@@ -282,6 +294,13 @@ def install_python() -> Env:
     pip = (str(env.python), "-m", "pip", "--disable-pip-version-check", "install", "-qq")
     need((*pip, "--editable", f".[{','.join(EXTRAS)}]"))
     need((*pip, "--no-deps", STUBS))
+    # There are wheels for these only; elsewhere tests/full is skipped, and says so.
+    here = sys.platform, platform.machine()
+    if here == ("linux", "x86_64") and sys.version_info < (3, 14):
+        for version in BINDINGS:
+            folder = str(VENV / "full" / version)
+            wheel = f"tensorrt-cu13-bindings=={version}"
+            need((*pip, "--no-deps", "--only-binary", ":all:", "--target", folder, wheel))
     stamp.write_text(digest, "utf-8")
     return env
 

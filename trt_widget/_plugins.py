@@ -22,6 +22,9 @@ __all__ = ["load_plugins", "other_plugins"]
 # register themselves when the library is loaded (REGISTER_TENSORRT_PLUGIN).
 _ENTRY_POINTS: Final = ("getCreators", "getPluginCreators")
 
+# What tells one plugin from another.
+_NAMED_BY: Final = ("plugin_namespace", "name", "plugin_version")
+
 # Of Elf64_Ehdr: e_phoff, e_phentsize, e_phnum; of Elf64_Phdr: p_type, p_offset, p_filesz (elf.h).
 _ELF_HEADER: Final = struct.Struct("<32xQ14xHH6x")
 _ELF_SEGMENT: Final = struct.Struct("<I4xQ16xQ16x")
@@ -149,8 +152,7 @@ def _count(registry: Any) -> int | None:
 
 def _names(registry: Any) -> set[str]:
     """Name what is registered, as far as the package says."""
-    parts = ("plugin_namespace", "name", "plugin_version")
     return {
-        "/".join(str(getattr(creator, part, "")) for part in parts)
+        "/".join(str(getattr(creator, part, "")) for part in _NAMED_BY)
         for creator in getattr(registry, "all_creators", ())
     }

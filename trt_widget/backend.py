@@ -71,6 +71,10 @@ _INSTALL: Final = (
 )
 
 
+#: How the reason begins where a package is there and its import fails.
+_FAILED: Final = "importing it failed"
+
+
 class Backend:
     """One installed TensorRT package.
 
@@ -223,7 +227,8 @@ def find_backend(choice: str | ModuleType | Backend | None = None) -> Backend:
         )
     module, why = _import(name)
     if module is None:
-        raise BackendNotFound(f"{name} cannot be used: {why}.", _INSTALL)
+        remedy = _repair(name) if why.startswith(_FAILED) else _INSTALL
+        raise BackendNotFound(f"{name} cannot be used: {why}.", remedy)
     return Backend(name, module)
 
 
@@ -263,16 +268,34 @@ def _import(name: str) -> tuple[Any, str]:
     except ModuleNotFoundError as error:
         if error.name == name:
             return None, "it is not installed"
-        return None, f"importing it failed: {error}"
-    except Exception as error:  # noqa: BLE001 - its loader raises OSError, RuntimeError, anything
-        return None, f"importing it failed: {error}"
+        return None, _failure(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - its loader raises OSError, anything
+        return None, _failure(error)
     why_not = _lacks(module)
     return (None, why_not) if why_not else (module, "")
+
+
+def _failure(error: BaseException) -> str:
+    said = str(error).strip().rstrip(".")
+    return f"{_FAILED}: {said or type(error).__name__}"
+
+
+def _repair(name: str) -> str:
+    """Return what to do about a package that is installed and cannot be imported."""
+    return (
+        "Part of it is missing, or of another version than the rest. Install it again: pip install "
+        f"--force-reinstall --no-cache-dir {name.replace('_', '-')}. A TensorRT from NVIDIA's "
+        "downloads needs the folder of its libraries in LD_LIBRARY_PATH (on Windows: in PATH) "
+        "before Python starts."
+    )
 
 
 def _lacks(module: ModuleType) -> str:
     """Return why a module of the right name cannot build; "" where it can."""
     if not hasattr(module, "Builder"):
+        file = getattr(module, "__file__", None)
+        if file:
+            return f"{file!r} is another module of that name, or incomplete: it has no Builder"
         # tensorrt-stubs installs a folder `tensorrt` of type stubs, which imports as an empty
         # namespace package.
         return "only an empty folder or type stubs of that name are installed"

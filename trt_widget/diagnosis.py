@@ -1039,7 +1039,13 @@ def explain_no_builder(
     texts = [text for _, text in messages]
     found = _explain_cuda(backend, texts)
     if found is None:
-        return BuildFailed(f"{backend} could not make a builder: {error}.", "", texts)
+        return BuildFailed(
+            f"{backend} could not make a builder: {error}.",
+            "See whether nvidia-smi finds the GPU, whether the driver is new enough for this "
+            "TensorRT, and whether its libraries are of the same version as its Python package; "
+            '"trt-widget check" tells more.',
+            texts,
+        )
     cause, remedy, evidence = found
     return BuildFailed(
         f"{backend} could not make a builder. {cause.replace(' in the build', '')}",

@@ -1,12 +1,10 @@
 """What the package uses of TensorRT exists in full TensorRT (by its stubs) and in RTX (really).
 
-Full TensorRT cannot run here; the objects of both packages are ``Any`` for mypy. So the source is
-searched for attributes of what is, by its name, one of TensorRT's objects.
+tests/full asks the real bindings of full TensorRT.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -14,60 +12,9 @@ from pathlib import Path
 import pytest
 import tensorrt_rtx
 
-import trt_widget
+from tests.attributes import FILES, FOLDER, ONLY_RTX, keywords, sources, uses
+from tests.attributes import used as all_used
 from trt_widget import backend, options
-
-#: Names of variables and attributes, and the class whose objects they hold; "" is the module.
-OBJECTS = {
-    "trt": "",
-    "module": "",
-    "builder": "Builder",
-    "network": "INetworkDefinition",
-    "config": "IBuilderConfig",
-    "parser": "OnnxParser",
-    "entry": "ParserError",
-    "tensor": "ITensor",
-    "ranges": "IOptimizationProfile",
-    "cache": "ITimingCache",
-    "registry": "IPluginRegistry",
-}
-
-FILES = [
-    "_plugins.py",
-    "_timing_cache.py",
-    "backend.py",
-    "build.py",
-    "diagnosis.py",
-    "executors/thread.py",
-    "executors/worker.py",
-    "logger.py",
-    "monitor.py",
-    "network.py",
-]
-
-#: What only one package has, and why that is fine.
-ONLY_RTX = {
-    ("", "ComputeCapability"): "target= is refused for full TensorRT by BuildOptions",
-    ("IBuilderConfig", "num_compute_capabilities"): "the same",
-    ("IBuilderConfig", "set_compute_capability"): "the same",
-}
-
-FOLDER = Path(trt_widget.__file__).parent
-
-
-def uses(source: str) -> set[tuple[str, str]]:
-    """Collect (class, attribute) from a source; of ``trt.X.Y`` both ("", X) and (X, Y)."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
-            continue
-        holder = node.value
-        name = getattr(holder, "id", getattr(holder, "attr", ""))
-        if name in OBJECTS and isinstance(holder, (ast.Name, ast.Attribute)):
-            found.add((OBJECTS[name], node.attr))
-        elif isinstance(holder, ast.Attribute) and getattr(holder.value, "id", "") == "trt":
-            found.add((holder.attr, node.attr))
-    return found
 
 
 def stub_file(package: str, name: str) -> Path:
@@ -101,10 +48,7 @@ def full() -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def used() -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
-    for name in FILES:
-        found |= uses((FOLDER / name).read_text(encoding="utf-8"))
-    return found
+    return all_used()
 
 
 def test_the_search_finds_what_is_there(used: set[tuple[str, str]]) -> None:
@@ -115,6 +59,11 @@ def test_the_search_finds_what_is_there(used: set[tuple[str, str]]) -> None:
         ("IBuilderConfig", "progress_monitor"),
         ("INetworkDefinition", "num_inputs"),
         ("IOptimizationProfile", "set_shape_input"),
+        ("IPluginCreator", "plugin_namespace"),
+        ("", "get_plugin_registry"),
+        ("IConvolutionLayer", "kernel_size_nd"),
+        ("LayerType", "CONSTANT"),
+        ("ILogger", "INTERNAL_ERROR"),
         ("ITensor", "is_shape_tensor"),
         ("MemoryPoolType", "WORKSPACE"),
         ("OnnxParser", "parse_from_file"),
@@ -124,6 +73,11 @@ def test_the_search_finds_what_is_there(used: set[tuple[str, str]]) -> None:
         ("IBuilderConfig", "set_flagg"),
         ("", "BuilderFlag"),
         ("BuilderFlag", "TF33"),
+    }
+    assert uses("getattr(self._config, 'nothing', None)") == {("IBuilderConfig", "nothing")}
+    assert {entry for source in sources() for entry in keywords(source)} == {
+        ("IBuilderConfig", "set_timing_cache", "ignore_mismatch"),
+        ("ITimingCache", "combine", "ignore_mismatch"),
     }
 
 
