@@ -237,7 +237,12 @@ def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, f
     with tempfile.TemporaryDirectory(prefix="tw-", ignore_cleanup_errors=True) as folder:
         own = replace(env, label=label, folder=folder)
         own.say(f"=== {step.title}")
+        stacks = RESULTS / f"stacks-{step.name}.txt"
+        stacks.unlink(missing_ok=True)
         outcome = step.run(own)
+        if stacks.exists():
+            for line in stacks.read_text("utf-8", errors="replace").splitlines():
+                own.say(line)
         seconds = time.monotonic() - before
         own.say(f"--- {outcome.passed} passed, {outcome.failed} failed: {seconds:.1f} s")
     return step.name, outcome, seconds
