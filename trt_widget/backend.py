@@ -376,6 +376,8 @@ class Gpu(NamedTuple):
 _MAJOR: Final = 75
 _MINOR: Final = 76
 _PROCESSORS: Final = 16
+# CUDA_ERROR_OUT_OF_MEMORY of CUresult.
+_OUT_OF_MEMORY: Final = 2
 
 
 @lru_cache(maxsize=1)
@@ -524,6 +526,12 @@ def use_device(index: int) -> Gpu:
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
         or driver.cuCtxSetCurrent(context)
     )
+    if code == _OUT_OF_MEMORY:
+        raise OptionRejected(
+            f"device={index} ({found[index].name}) cannot be used: too little of its GPU memory is "
+            f"free (the CUDA driver answered error {code}).",
+            "Close what else uses the GPU (nvidia-smi lists it), or choose another one.",
+        )
     if code != 0:
         raise OptionRejected(
             f"device={index} ({found[index].name}) cannot be used: the CUDA driver answered "

@@ -750,6 +750,24 @@ _RULES: Final = (
         "Take a release that does (NVIDIA's support matrix lists them: older GPUs need an older "
         "one, the newest a newer one), or build for another GPU.",
     ),
+    # These two were read in the library of 1.7.1 and not met in a build yet.
+    _Rule(
+        re.compile(r"The engine cannot run on this GPU, which has compute capability (\d+\.\d+)"),
+        BuildFailed,
+        "The engine cannot run on this machine's GPU, which has the compute capability {0}.",
+        "TensorRT's words say whether it supports this GPU at all. If so, name it in target=, or "
+        "leave target= out; if not, build for another GPU, or use full TensorRT on this one.",
+    ),
+    _Rule(
+        re.compile(
+            r"Builder was created on a device\(\s*(-?\d+)\) different from the current device\("
+            r"\s*(-?\d+)\)"
+        ),
+        BuildFailed,
+        "The builder was made for the GPU {0}, and the GPU {1} was the current one in the build.",
+        "Choose the GPU with device=, and let no function of yours (a callable source, configure=, "
+        "config=) make another one the current GPU.",
+    ),
     # NVIDIA/TensorRT issue 4253, NVIDIA/TensorRT-RTX issue 2.
     _Rule(
         re.compile(r"condition: !config\.getFlag\(BuilderFlag::k(\w+)\)"),
@@ -778,12 +796,15 @@ _RULES: Final = (
 
 # What TensorRT says where GPU memory is short: as errors, and as warnings beside another error.
 # NVIDIA/TensorRT issues 4258 and 4254, marcoslucianops/DeepStream-Yolo issue 366,
-# ultralytics/ultralytics issues 14751 ("insuficient" is theirs) and 22271.
+# ultralytics/ultralytics issues 14751 ("insuficient" is theirs) and 22271. Those of the last two
+# lines were read in the library of TensorRT for RTX 1.7.1; the 2 is cudaErrorMemoryAllocation.
 _DEVICE_MEMORY: Final = re.compile(
     r"Cuda Runtime \(out of memory\)|cudaError 2\b|Error Code \d+: OutOfMemory"
     r"|User allocator error allocating|Requested amount of (?:GPU )?memory .*could not be allocated"
     r"|Device memory is insufficient to use tactic"
     r"|[Ss]kipping tactic .*insuf+icient memory"
+    r"|GPU memory allocation failed|Failed to allocate weight streaming device (?:scratch )?memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|CUDA initialization failure with error: 2\b"
 )
 # "MyelinHostBuffer::allocate ... OutOfMemory", seen with 1.7.1 and a limited address space.
 _HOST_BUFFER: Final = re.compile(r"HostBuffer")
@@ -925,7 +946,9 @@ def _explain_cuda(
         return None
     code = found[1] or found[2]
     if gpus():
-        return _explain_old_driver(backend, _line_of(found)) if code == _INSUFFICIENT else None
+        if code == _INSUFFICIENT:
+            return _explain_old_driver(backend, _line_of(found))
+        return _explain_cuda_error(backend, code, _line_of(found))
     if code not in {None, _INSUFFICIENT, _NO_DEVICE}:
         return None
     remedy = "Build on a machine with a GPU, or with backend='tensorrt_rtx'."
@@ -947,6 +970,45 @@ def _explain_cuda(
 # cudaErrorInsufficientDriver (also without any driver) and cudaErrorNoDevice.
 _INSUFFICIENT: Final = "35"
 _NO_DEVICE: Final = "100"
+
+
+# Of cudaError_t in driver_types.h: cudaErrorDevicesUnavailable; what says that there is no code for
+# the GPU (cudaErrorInvalidDeviceFunction, cudaErrorNoKernelImageForDevice); what leaves CUDA of no
+# use to the process (cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorUnknown).
+_UNAVAILABLE: Final = "46"
+_NO_CODE: Final = frozenset({"98", "209"})
+_BROKEN: Final = frozenset({"700", "719", "999"})
+
+
+def _explain_cuda_error(backend: Backend, code: str | None, line: str) -> _Found | None:
+    """Explain an error of CUDA by its number, on a machine with a GPU."""
+    if code is None:
+        return None
+    if code == _UNAVAILABLE:
+        return _Found(
+            f"The GPU cannot be used (cudaError {code}): it is busy, or another program has it for "
+            "itself.",
+            "Close what else uses the GPU (nvidia-smi lists it, and its compute mode), or choose "
+            "another one with device=.",
+            [line],
+        )
+    if code in _NO_CODE:
+        return _Found(
+            f"{backend} has no code that this machine's GPU can run (cudaError {code}).",
+            "Take a release of TensorRT that supports the GPU, or leave target='current' out and "
+            "build for another one.",
+            [line],
+        )
+    remedy = (
+        "TensorRT's words name the call. nvidia-smi shows whether the GPU and its driver are in "
+        "order, and what else uses it."
+    )
+    if code in _BROKEN:
+        remedy = (
+            f"{remedy} CUDA cannot be used again in that process: with executor='thread', start "
+            "the kernel anew."
+        )
+    return _Found(f"A call to CUDA failed in the build (cudaError {code}).", remedy, [line])
 
 
 def _explain_old_driver(backend: Backend, line: str) -> _Found:
@@ -1037,7 +1099,7 @@ def explain_no_builder(
     issue 2879), and the bindings raise a ``TypeError`` about a factory function.
     """
     texts = [text for _, text in messages]
-    found = _explain_cuda(backend, texts)
+    found = _explain_device_memory(messages, texts) or _explain_cuda(backend, texts)
     if found is None:
         return BuildFailed(
             f"{backend} could not make a builder: {error}.",

@@ -278,6 +278,9 @@ def test_gpus_of_a_driver(driver: FakeDriver) -> None:
     driver.code = 46
     with pytest.raises(OptionRejected, match="the CUDA driver answered error 46"):
         use_device(0)
+    driver.code = 2
+    with pytest.raises(OptionRejected, match="too little of its GPU memory is free"):
+        use_device(0)
     gpus.cache_clear()
     assert [gpu.uuid for gpu in gpus()] == ["", ""]
 

@@ -406,6 +406,59 @@ def test_the_drivers_line_beside_another_error_is_noise() -> None:
     assert error.cause == "TensorRT returned no engine."
 
 
+@pytest.mark.usefixtures("_old_driver")
+@pytest.mark.parametrize(
+    ("code", "cause", "remedy"),
+    [
+        (2, "TensorRT ran out of GPU memory.", "nvidia-smi"),
+        (46, "The GPU cannot be used (cudaError 46): it is busy", "device="),
+        (209, "TensorRT 10.9.0 has no code that this machine's GPU can run", "target="),
+        (700, "A call to CUDA failed in the build (cudaError 700).", "start the kernel anew"),
+        (4711, "A call to CUDA failed in the build (cudaError 4711).", "nvidia-smi"),
+    ],
+)
+def test_an_error_of_cuda_beside_a_gpu(code: int, cause: str, remedy: str) -> None:
+    words = f"IBuilder::x: Error Code 1: Cuda Runtime (In y at /z.cpp:1 (cudaError {code}: words))"
+    error = diagnosis.explain_failure(FULL, [said("[z.cpp] unknown"), said(words)])
+    assert error.cause.startswith(cause)
+    assert remedy in error.remedy
+    assert error.evidence == (words,)
+    assert error.messages == ("[z.cpp] unknown", words)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("GPU memory allocation failed during initialization of layer: conv", "ran out of GPU"),
+        ("Failed to allocate weight streaming device memory. Please try", "ran out of GPU"),
+        ("myelin: CUDA_ERROR_OUT_OF_MEMORY", "ran out of GPU memory"),
+        (
+            "The engine cannot run on this GPU, which has compute capability 9.0.",
+            "which has the compute capability 9.0.",
+        ),
+        (
+            "Builder was created on a device(0) different from the current device(1)",
+            "made for the GPU 0, and the GPU 1 was",
+        ),
+    ],
+)
+def test_what_the_library_says_of_a_gpu(words: str, cause: str) -> None:
+    error = diagnosis.explain_failure(FULL, [said(words)])
+    assert cause in error.cause
+    assert error.remedy
+    assert error.evidence == (words,)
+
+
+def test_no_builder_for_want_of_gpu_memory() -> None:
+    refused = TypeError("pybind11::init(): factory function returned nullptr")
+    warning = "CUDA initialization failure with error: 2. Please check your CUDA installation"
+    error = diagnosis.explain_no_builder(FULL, refused, [("WARNING", warning)])
+    assert error.cause == (
+        "TensorRT 10.9.0 could not make a builder. TensorRT ran out of GPU memory."
+    )
+    assert error.evidence == (warning,)
+
+
 @pytest.mark.parametrize(
     ("library", "where"),
     [
