@@ -150,6 +150,7 @@ STEPS: tuple[Check | Tests, ...] = (
     pytest_step("cluster", "Dask: a scheduler and workers as real processes"),
     pytest_step("surfaces", "terminal, files, HTTP, editors, agents: real processes and clients"),
     pytest_step("kernel", "real ipykernels"),
+    pytest_step("gpu", "an NVIDIA GPU, where there is one"),
     Tests(
         "notebooks",
         "every notebook, by nbval",

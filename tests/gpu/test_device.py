@@ -1,0 +1,150 @@
+"""What is true of this GPU, and that the package says the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import models
+from tests.gpu.conftest import can_run, words
+from tests.gpu.device import DRY, ROOT
+from trt_widget import Build, BuildCrashed, BuildFailed
+from trt_widget.backend import find_backend, gpus
+from trt_widget.errors import OptionRejected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gpu.device import Device, Figures
+
+MLP = models.mlp()
+EXECUTORS = ("process", "thread")
+
+
+def for_this_gpu(_builder: Any, _network: Any, config: Any) -> None:
+    """Ask TensorRT for this GPU, past what the package knows of it."""
+    import tensorrt_rtx as trt
+
+    config.num_compute_capabilities = 1
+    assert config.set_compute_capability(trt.ComputeCapability.CURRENT, 0)
+
+
+def test_the_package_describes_the_gpu_as_the_driver_does(device: Device) -> None:
+    if DRY:
+        assert gpus() == ()
+        return
+    first = gpus()[0]
+    assert (first.name, first.compute_capability) == (device.name, device.capability)
+    assert (first.uuid, first.memory) == (device.uuid, device.memory)
+    result = finished(Build(MLP)).result
+    assert result is not None
+    assert result.device
+    assert result.status == "succeeded"
+
+
+def test_the_package_knows_where_engines_run(
+    device: Device, abilities: dict[str, dict[str, Any]], figures: Figures
+) -> None:
+    """``Backend.runs_on`` is a table, made from other GPUs: here it is held against this one."""
+    if DRY:
+        # Without a GPU nothing runs, and TensorRT builds for all that it knows.
+        assert not any(can_run(abilities, target) for target in abilities)
+        assert abilities["default"]["built"]
+        return
+    believed = find_backend("tensorrt_rtx").runs_on(gpus()[0])
+    really = can_run(abilities, "default")
+    figures.say(f"engines run on {device.capability}: {really}; the package says {believed}")
+    assert believed == really, f"TensorRT says: {words(abilities, 'default')}"
+    result = finished(Build(MLP)).result
+    assert result is not None
+    noted = [note for note in result.notes if "will not run on this machine's GPU" in note]
+    assert bool(noted) == (not really)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_target_current_builds_or_says_why_not(
+    executor: str, device: Device, abilities: dict[str, dict[str, Any]], figures: Figures
+) -> None:
+    build = finished(Build(MLP, target="current", executor=executor))
+    assert build.result is not None
+    error = build.result.error
+    said = "builds" if error is None else f"{type(error).__name__}: {error.cause}"
+    figures.say(f"target='current', {executor}: {said}")
+    if can_run(abilities, "current"):
+        assert error is None, error
+        assert build.result.engine_bytes
+        return
+    # TensorRT cannot have this GPU run what it builds, and so the build is not begun.
+    assert isinstance(error, OptionRejected), repr(error)
+    assert error.remedy
+    if DRY:
+        assert "needs a GPU" in error.cause
+    else:
+        assert device.name in error.cause
+        assert device.capability in error.cause
+        assert "SM86" in error.remedy
+    with pytest.raises(OptionRejected, match="current"):
+        build.wait()
+
+
+def test_the_command_line_says_it_too(tmp_path: Path, abilities: dict[str, dict[str, Any]]) -> None:
+    model, engine = tmp_path / "mlp.onnx", tmp_path / "mlp.engine"
+    model.write_bytes(MLP.SerializeToString())
+    command = [sys.executable, "-m", "trt_widget", "build", str(model), "-o", str(engine)]
+    done = subprocess.run(
+        [*command, "--useGpu", "--progress", "lines"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode == 0) == can_run(abilities, "current"), done.stderr
+    assert engine.exists() == (done.returncode == 0)
+    if done.returncode:
+        # The option is called as the command line calls it, or by its name in Python.
+        assert "current" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_tensorrt_itself_says_reaches_the_user(
+    executor: str, abilities: dict[str, dict[str, Any]], figures: Figures
+) -> None:
+    """Past the package's own check: an engine, or a typed error with TensorRT's own words."""
+    died = abilities["current"].get("died")
+    if died and executor == "thread":
+        pytest.skip(f"TensorRT would end this process as it ended its own: {died}")
+    build = finished(Build(MLP, configure=for_this_gpu, executor=executor))
+    result = build.result
+    assert result is not None
+    built = abilities["current"].get("built", False)
+    assert (result.status == "succeeded") == built, (result.error, abilities["current"])
+    if built:
+        assert result.engine_bytes
+        figures.say(f"asked past the package, {executor}: an engine")
+        return
+    error = result.error
+    assert isinstance(error, BuildFailed)
+    figures.say(f"asked past the package, {executor}: {type(error).__name__}: {error.cause}")
+    assert error.cause
+    assert error.remedy
+    assert isinstance(error, BuildCrashed) == bool(died)
+    if died:
+        return
+    assert error.messages, "TensorRT's words are missing"
+    told = [text.partition(": ")[2] for text in abilities["current"].get("build_words", ())]
+    assert set(error.messages) & set(told), (error.messages, told)
+    assert error.messages[0][:500] in str(error)
+    if DRY:
+        assert "no NVIDIA driver" in error.cause
+
+
+def finished(build: Build) -> Build:
+    """Start a build and give it when it has ended."""
+    build.start()
+    build.wait_ended(100)
+    return build
