@@ -14,6 +14,7 @@ import importlib
 import os
 import platform
 import sys
+import threading
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, Wron
 __all__ = [
     "Backend",
     "Gpu",
+    "ask_for_gpus",
     "backend_of",
     "cuda_library",
     "find_backend",
@@ -423,6 +425,28 @@ def gpus() -> tuple[Gpu, ...]:
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
     return tuple(_describe(driver, index) for index in range(count.value))
+
+
+def ask_for_gpus() -> threading.Thread | None:
+    """Begin to find the GPUs, in a thread that ends when :func:`gpus` knows them.
+
+    Starting CUDA takes some tenths of a second. TensorRT for RTX does without, unless it builds for
+    the GPU that is there: so it can do something else in that time.
+
+    Returns
+    -------
+    threading.Thread or None
+        None where there is nothing to wait for: no driver, an answer that is known already, or no
+        thread to be had.
+    """
+    if gpus.cache_info().currsize or cuda_library() is None:
+        return None
+    asking = threading.Thread(target=gpus, name="trt_widget GPUs", daemon=True)
+    try:
+        asking.start()
+    except RuntimeError:
+        return None
+    return asking
 
 
 def _describe(driver: Any, index: int) -> Gpu:

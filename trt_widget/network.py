@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trt_widget import diagnosis
 from trt_widget._plugins import load_plugins
 from trt_widget._timing_cache import NO_CACHE, TimingCache, use_timing_cache
-from trt_widget.backend import gpus, package_of, use_device
+from trt_widget.backend import ask_for_gpus, gpus, package_of, use_device
 from trt_widget.errors import (
     BuildCancelled,
     OptionRejected,
@@ -148,18 +148,18 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     trt = backend.module
     if progress_monitor is not None and package_of(progress_monitor) != backend.name:
         raise _of_other_package("The progress monitor", progress_monitor, backend)
-    notes = _check_device(options, backend)
+    device_checked = _begin_to_check_device(source, options, backend)
     step()
     if hasattr(trt, "init_libnvinfer_plugins"):  # a package built without plugins lacks it
         trt.init_libnvinfer_plugins(logger, "")
-    notes += load_plugins(options.plugins, backend)
+    notes = load_plugins(options.plugins, backend)
     step()
     if source.kind == "callable":
         prepared = _call_source(source, backend, logger, in_child=in_child)
     else:
         prepared = _parse_source(source, options, backend, logger, in_child=in_child)
+    prepared.notes += [*device_checked(), *notes]
     step()
-    prepared.notes += notes
     network = prepared.network
     _check_inputs(network, options.profiles)
     prepared.config = _make_config(prepared, options, backend)
@@ -191,6 +191,28 @@ def _of_other_package(what: str, found: object, backend: Backend) -> WrongBacken
         if other
         else f"Give one of the package {backend.name}.",
     )
+
+
+def _begin_to_check_device(
+    source: Source, options: BuildOptions, backend: Backend
+) -> Callable[[], list[str]]:
+    """Check the device, or begin to; give what waits for that and returns the notes.
+
+    The GPUs must be known before anything else is done where the build needs one, and where
+    somebody else's code comes before the network is there: it may fork, or change what CUDA sees.
+    """
+    needed = backend.needs_gpu or options.device is not None or "CURRENT" in options.target
+    if needed or source.kind == "callable" or options.plugins:
+        notes = _check_device(options, backend)
+        return lambda: notes
+    asking = ask_for_gpus()
+
+    def check() -> list[str]:
+        if asking is not None:
+            asking.join()
+        return _check_device(options, backend)
+
+    return check
 
 
 def _check_device(options: BuildOptions, backend: Backend) -> list[str]:

@@ -390,10 +390,9 @@ def start_up(data: bytes) -> dict[str, float]:
     build.subscribe(note)
     with lines_read(lambda _, line: came.append(from_json(line))):
         start = perf_counter()
-        build.start()
-        origin = origin_of(build)
-        build.wait()
+        build.start().wait()
     gone = perf_counter()
+    origin = build._origin  # of the running build; it waits for its turn first
     kinds: dict[str, type | tuple[type, ...]] = {
         "first word": StreamStarted,
         "message": LogMessage,
@@ -411,11 +410,6 @@ def start_up(data: bytes) -> dict[str, float]:
         if times:
             found[name] = origin + min(times) - start
     return found
-
-
-def origin_of(build: Build) -> float:
-    """Give the time zero of a build's events by ``perf_counter()``, the same in all processes."""
-    return perf_counter() - build.now()
 
 
 # ------------------------------------------------------------------ a cancel in the gap

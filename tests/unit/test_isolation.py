@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING
 
+from tests.cuda_driver import ONE_DEVICE, Driver
 from trt_widget.backend import gpus
 from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
 
@@ -64,39 +65,14 @@ def test_the_gpus_are_the_same_when_they_are_asked_for_apart() -> None:
 
 
 def test_cuda_is_not_started_here_by_asking(tmp_path: Path) -> None:
-    """A driver of our own, compiled: it notes in which process CUDA was started."""
-    source = tmp_path / "libcuda.c"
-    source.write_text(
-        """
-        #include <stdio.h>
-        #include <stdlib.h>
-        #include <string.h>
-        #include <unistd.h>
-        int cuInit(unsigned flags) {
-            FILE *file = fopen(getenv("NOTED"), "a");
-            fprintf(file, "%d\\n", getpid());
-            fclose(file);
-            return 0;
-        }
-        int cuDeviceGetCount(int *count) { *count = 1; return 0; }
-        int cuDeviceGet(int *device, int index) { *device = index; return 0; }
-        int cuDeviceGetName(char *name, int size, int device) {
-            strncpy(name, "compiled", size);
-            return 0;
-        }
-        int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 9; return 0; }
-        """
-    )
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    driver = Driver(tmp_path, answer=ONE_DEVICE)
     code = (
         "import os; from trt_widget.executors.isolation import gpus_apart; "
         "print(os.getpid(), [gpu.name for gpu in gpus_apart()])"
     )
-    noted = tmp_path / "noted"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NOTED": str(noted)},
+        env=driver.environ,
         capture_output=True,
         text=True,
         timeout=60,
@@ -105,5 +81,4 @@ def test_cuda_is_not_started_here_by_asking(tmp_path: Path) -> None:
     assert done.stderr == ""
     pid, names = done.stdout.strip().split(" ", 1)
     assert names == "['compiled']"
-    assert noted.read_text().split()
-    assert pid not in noted.read_text().split()
+    assert [started.pid == int(pid) for started in driver.started()] == [False]

@@ -1,0 +1,110 @@
+"""How often and when a build starts CUDA: real builds, and a driver of our own that only counts.
+
+There is no GPU here: the driver says so itself (CUDA_ERROR_NO_DEVICE), except where a test says
+otherwise. If TensorRT for RTX started CUDA, it would ask this driver, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cuda_driver import ONE_DEVICE, Driver
+from tests.kernel.harness import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the driver is compiled as a library of Linux"
+)
+
+BUILDS = """
+import json, os, sys
+from tests.models import light_model
+from trt_widget import Build
+from trt_widget.events import LogMessage, NetworkReady
+
+executor, many, options = json.loads(sys.argv[1])
+found = []
+for _ in range(many):
+    build = Build(light_model("squeezenet"), executor=executor, **options)
+    events = []
+    build.subscribe(events.extend)
+    build.start()
+    build.wait()
+    at = {}
+    for kind in (LogMessage, NetworkReady):
+        first = min(event.time for event in events if isinstance(event, kind))
+        at[kind.__name__] = build._origin + first
+    found.append([build.result.device, list(build.result.notes), at])
+print(json.dumps([os.getpid(), found]))
+"""
+
+
+def builds(driver: Driver, executor: str, many: int = 1, **options: Any) -> tuple[int, list[Any]]:
+    """Build in a fresh process; give its id, and device, notes and moments of each build."""
+    given = json.dumps([executor, many, options])
+    done = subprocess.run(
+        [sys.executable, "-c", BUILDS, given],
+        env={**driver.environ, "TRT_WIDGET_HISTORY": "off"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pid, found = json.loads(done.stdout.splitlines()[-1])
+    return pid, found
+
+
+def test_a_build_in_a_child_starts_cuda_once_there_and_never_here(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    pid, found = builds(driver, "process", 2)
+    assert [device for device, _, _ in found] == ["CPU (ahead of time)"] * 2
+    started = driver.started()
+    assert len(started) == 2
+    assert len({one.pid for one in started}) == 2
+    assert pid not in {one.pid for one in started}
+    # Both by us, through ctypes: TensorRT for RTX builds ahead of time and needs none.
+    assert all("tensorrt" not in one.caller for one in started)
+
+
+def test_builds_in_threads_start_cuda_once_in_all(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    pid, _ = builds(driver, "thread", 2)
+    assert [one.pid for one in driver.started()] == [pid]
+
+
+def test_who_waits_for_the_gpu_asks_once_apart(tmp_path: Path) -> None:
+    """``exclusive=True``: which GPU is locked is found out by a process of its own, once."""
+    driver = Driver(tmp_path)
+    pid, _ = builds(driver, "process", 2, exclusive=True)
+    started = {one.pid for one in driver.started()}
+    assert len(driver.started()) == len(started) == 3
+    assert pid not in started
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_tensorrt_parses_while_cuda_starts(executor: str, tmp_path: Path) -> None:
+    driver = Driver(tmp_path, milliseconds=1_500)
+    _, [(_, _, at)] = builds(driver, executor)
+    (started,) = driver.started()
+    assert at["LogMessage"] < started.ended
+    # The device is named when the network is ready: that waits for the answer.
+    assert at["NetworkReady"] > started.ended
+
+
+def test_the_names_of_the_gpus_are_not_lost_by_asking_late(tmp_path: Path) -> None:
+    """Here the driver has one device, of a generation that nobody knows."""
+    driver = Driver(tmp_path, answer=ONE_DEVICE, milliseconds=300)
+    _, [(device, notes, _)] = builds(driver, "process")
+    assert device == "compiled"
+    assert len(notes) == 1
+    assert "will not run on this machine's GPU, compiled (SM99)" in notes[0]
+    assert len(driver.started()) == 1
