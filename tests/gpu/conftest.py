@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIGURES = Figures()
+#: Characters of a reason: it is shown for each group of tests that are skipped for it.
+LONGEST_REASON = 800
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -106,7 +108,8 @@ def words(abilities: dict[str, dict[str, Any]], target: str) -> str:
     """Give TensorRT's own words for why it did not."""
     told = abilities[target]
     said = [*told.get("build_words", ()), *told.get("run_words", ())]
-    return " ".join([told.get("died", ""), *said]).strip() or "TensorRT gives no reason"
+    text = " ".join([told.get("died", ""), *said]).strip() or "TensorRT gives no reason"
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ import pytest
 from tests.gpu import networks
 from tests.gpu.conftest import can_run
 from tests.gpu.device import MIB, ROOT, probe
-from tests.kernel.harness import Kernel
 from trt_widget import Build, BuildQueue, load_record
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gpu.device import Figures
-    from tests.kernel.harness import Comm
+    from tests.kernel.harness import Comm, Kernel
 
 EXECUTORS = ("process", "thread")
 #: Seconds that one of these builds may take: ten times what the slowest takes on two idle cores.
@@ -55,6 +54,9 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     """Give a kernel with the ipykernel that is installed."""
+    # Here, so that the other tests do without what it needs.
+    from tests.kernel.harness import Kernel
+
     with Kernel(version("ipykernel")) as running:
         running.run("import time\nfrom trt_widget import BuildWidget")
         yield running

@@ -1,0 +1,177 @@
+"""What tests/gpu is made of, tried without a GPU: its driver is compiled here and has none.
+
+The driver below answers the calls that ``tests.gpu.device`` makes, and keeps its "GPU memory" in
+that of the process. It shows that the calls are made rightly, and nothing about any GPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import models
+from tests.gpu import networks
+from tests.gpu.device import MIB, ROOT, Device, Figures, find_device, holding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRIVER = r"""
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+static size_t total = (size_t)40 << 30, used = 300 << 20;
+static int value_of(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+int cuInit(unsigned flags) { return value_of("FAKE_INIT", 0); }
+int cuDriverGetVersion(int *version) { *version = value_of("FAKE_CUDA", 99000); return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "none", size); return 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 9 : 0;
+    return 0;
+}
+int cuDeviceTotalMem_v2(size_t *size, int device) { *size = total; return 0; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int device) { memset(uuid, 7, 16); return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &total; return 0; }
+int cuCtxSetCurrent(void *context) { return context == &total ? 0 : 201; }
+int cuCtxSynchronize(void) { return 0; }
+int cuMemGetInfo_v2(size_t *left, size_t *all) { *left = total - used; *all = total; return 0; }
+int cuMemAlloc_v2(uint64_t *address, size_t size) {
+    if (used + size + (5 << 20) > total) return 2;
+    used += size;
+    *address = (uint64_t)(uintptr_t)malloc(size);
+    return 0;
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) {
+    memcpy((void *)(uintptr_t)to, from, size);
+    return 0;
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) {
+    memcpy(to, (void *)(uintptr_t)from, size);
+    return 0;
+}
+int cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)0x7f0000001234; return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with the driver."""
+    if sys.platform != "linux" or shutil.which("gcc") is None:
+        pytest.skip("the driver of these tests is compiled with gcc, for Linux")
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "driver.c").write_text(DRIVER, "utf-8")
+    command = ["gcc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(folder / "driver.c")], check=True)
+    return folder
+
+
+@pytest.fixture
+def driver(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let the processes that are started find the driver; give what changes its answers."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(compiled))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_gpu_is_described() -> None:
+    found = find_device()
+    assert isinstance(found, Device)
+    uuid = f"GPU-{'07' * 4}-0707-0707-0707-{'07' * 6}"
+    assert found == Device("none", "SM90", uuid, 40 << 30, 99000, found.driver)
+    assert str(found).startswith("none, SM90, 40.0 GiB, driver ")
+
+
+def test_why_there_is_no_gpu(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_CUDA", "11020")
+    assert str(find_device()).startswith(
+        "the NVIDIA driver is too old: it serves CUDA 11.2, and TensorRT was made for 1"
+    )
+    driver.delenv("FAKE_CUDA")
+    driver.setenv("FAKE_INIT", "100")
+    assert find_device() == (
+        "the NVIDIA driver offers none here: cuInit answered 100, and there are 0 GPUs"
+    )
+    driver.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert str(find_device()).endswith("there are 0 GPUs, with CUDA_VISIBLE_DEVICES=''")
+
+
+@pytest.mark.usefixtures("driver")
+def test_memory_is_taken_copied_and_held() -> None:
+    script = """
+        import numpy as np
+        from tests.gpu.device import Cuda
+        cuda = Cuda()
+        address = cuda.allocate(4096)
+        sent, back = np.arange(1024, dtype=np.float32), np.zeros(1024, np.float32)
+        cuda.upload(address, sent)
+        cuda.download(back, address)
+        cuda.synchronize()
+        assert (sent == back).all()
+        assert cuda.make_stream() == 0x7F0000001234
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, check=True)
+    with holding("context") as held:
+        assert held == {"free": (40 << 30) - 300 * MIB, "total": 40 << 30}
+    with holding(str(700 * MIB)) as held:
+        assert 700 * MIB <= held["free"] < 702 * MIB
+    with holding("0") as held:
+        assert held["free"] < 7 * MIB
+
+
+def test_who_holds_memory_says_why_it_cannot(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_INIT", "999")
+    with pytest.raises(AssertionError, match="ended with the code 1"), holding("context"):
+        pass
+
+
+def test_weights_are_rounded_to_so_many_bits() -> None:
+    made = models.mlp(1, 4)
+    exact = onnx.numpy_helper.to_array(made.graph.initializer[0])
+    for bits in (networks.TF32_BITS, networks.FP32_BITS):
+        rough = onnx.numpy_helper.to_array(networks.rounded(made, bits).graph.initializer[0])
+        worst = np.max(np.abs(rough - exact) / np.abs(exact))
+        assert 0 < worst <= 2.0 ** -(bits + 1)
+        assert (networks.rounded(made, 24).graph.initializer[0]) == made.graph.initializer[0]
+
+
+def test_the_weights_of_a_network_are_all_its_own() -> None:
+    made = networks.NETWORKS["densenet121"]()
+    assert [given.name for given in made.graph.input] == ["data_0"]
+    assert networks.shape_of(made) == (1, 3, 224, 224)
+    assert not [node for node in made.graph.node if node.op_type == "ConstantOfShape"]
+    weights = {w.name: onnx.numpy_helper.to_array(w) for w in made.graph.initializer}
+    constant = {name for name, value in weights.items() if np.unique(value).size == 1}
+    assert len(weights) - len(constant) > 800
+    # A few ones and zeros of normalizations, which the file itself has.
+    left = {name for name in constant if weights[name].dtype == np.float32}
+    assert len(left) < 10
+    assert all(name.endswith(("bn_scale_0", "bn_bias_0")) for name in left)
+
+
+def test_figures_are_a_table() -> None:
+    figures = Figures()
+    figures.say("a line")
+    figures.row("builds", network="resnet50", build_s=1.234567, difference=4.2e-5, device=None)
+    figures.row("builds", network="x", build_s=12.0, difference=0.0, device="a GPU")
+    assert figures.text() == textwrap.dedent(
+        """\
+        a line
+
+        builds:
+        network   build_s  difference  device
+        resnet50  1.23     4.2e-05     -
+        x         12.00    0.00        a GPU"""
+    )
