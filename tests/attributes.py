@@ -32,10 +32,13 @@ OBJECTS = {
     "registry": "IPluginRegistry",
     "creator": "IPluginCreator",
     "runtime": "Runtime",
+    "loaded": "ICudaEngine",
+    "execution": "IExecutionContext",
 }
 
 #: The files that touch TensorRT's objects.
 FILES = [
+    "_checks.py",
     "_plugins.py",
     "_timing_cache.py",
     "backend.py",

@@ -1,4 +1,4 @@
-"""The command line: ``trt-widget build``, ``watch``, ``schema``, ``serve``, ``lsp``, ``mcp``."""
+"""The command line: ``trt-widget build``, ``watch``, ``check``, ``schema``, ``serve`` and more."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ _EXIT_CODES = """exit codes:
   130  the build was cancelled: by Ctrl-C, a signal, --timeout or a request
 """
 _WATCH_CODES = f"""{_EXIT_CODES}  3    the stream does not say how the build ended
+"""
+_CHECK_CODES = """exit codes:
+  0    everything that could be run is as it should be
+  1    a check failed, or nothing could be built
+  2    the command line is wrong
+  130  Ctrl-C
 """
 #: The subcommands that are servers, and their modules.
 _SERVERS = {
@@ -119,6 +125,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
     parsers: dict[str, _Parser] = {
         "build": _add_build(commands),
         "watch": _add_watch(commands),
+        "check": _add_check(commands),
         "schema": _add_schema(commands),
     }
     # Only the one that is asked for: each brings its module.
@@ -247,6 +254,32 @@ def _add_watch(commands: Any) -> _Parser:
     )
     _add_progress(parser)
     parser.set_defaults(run=_command("watch"))
+    return parser
+
+
+def _add_check(commands: Any) -> _Parser:
+    parser: _Parser = commands.add_parser(
+        "check",
+        help="check that the installed TensorRT does what this package relies upon",
+        description="Build small models with the TensorRT that is installed, cancel some, and see "
+        "whether all is as this package expects it. Each check runs in a process of its own.",
+        epilog=_CHECK_CODES,
+    )
+    parser.add_argument("--backend", choices=("tensorrt", "tensorrt_rtx"), help="only this one")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the report with all recorded callbacks, to be sent to the project: no path, "
+        "user or machine is named in it; packed if FILE ends in .gz",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=180.0,
+        metavar="S",
+        help="seconds that one check may take (%(default)g)",
+    )
+    parser.set_defaults(run=_command("check"))
     return parser
 
 

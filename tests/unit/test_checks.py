@@ -1,0 +1,309 @@
+"""What ``trt-widget check`` is made of, also what cannot be tried without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import socket
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from trt_widget import _checks, _sample
+from trt_widget._checks import CHECKS, Check, NotRun, Subject, Unexpected, perform
+from trt_widget._scrub import _known, scrub
+from trt_widget.backend import Gpu
+from trt_widget.errors import OptionError
+from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trt_widget.events import Event
+
+# ---- the models ---------------------------------------------------------------------------------
+
+
+def test_the_sample_is_a_sound_model_and_its_numbers_are_right() -> None:
+    model = onnx.load_from_string(_sample.sample_model())
+    onnx.checker.check_model(model, full_check=True)
+    x = np.array(_sample.sample_input(), dtype=np.float32)
+    (y,) = ReferenceEvaluator(model).run(None, {"x": x})
+    assert np.allclose(y, _sample.expected(), rtol=1e-6)
+    assert np.ptp(y) > 1  # a network that gives the same everywhere would prove nothing
+
+
+def test_the_other_models_are_what_they_are_said_to_be() -> None:
+    odd = onnx.load_from_string(_sample.unbuildable_model())
+    assert [node.op_type for node in odd.graph.node] == ["NobodyKnowsThis"]
+    endless = onnx.load_from_string(_sample.endless_model())
+    assert len(endless.graph.node) == 1
+    assert not endless.graph.output
+
+
+# ---- what must not be told ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def _someone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("LOGNAME", "karla")
+    monkeypatch.setenv("HOME", "/home/karla b")
+    monkeypatch.setattr(socket, "gethostname", lambda: "secret.example.org")
+    _known.cache_clear()
+    yield
+    _known.cache_clear()
+
+
+@pytest.mark.usefixtures("_someone")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/opt/x/libnvinfer.so.11: cannot open", "…/libnvinfer.so.11: cannot open"),
+        ("in /home/karla b/my models/x.onnx", "in …/x.onnx"),
+        ("home: /home/karla b", "home: …"),
+        ("'/home/karla b/x.py', line 3", "'…/x.py', line 3"),
+        (r"at C:\Users\someone\x.dll!", "at …/x.dll!"),
+        ("karla's build on secret.example.org (secret)", "…'s build on … (…)"),
+        ("nothing to hide: a/b, 3/4, https://example.org/x/y", None),
+        ('[6] creator && "Plugin not found" (2 > 1)', None),
+        (f"{sys.prefix}/lib/python3/site-packages/x.py", "…/x.py"),
+    ],
+)
+def test_no_path_and_no_name_is_left(text: str, said: str | None) -> None:
+    assert scrub(text) == (text if said is None else said)
+
+
+@pytest.mark.usefixtures("_someone")
+def test_what_is_within_is_scrubbed_too() -> None:
+    given = {"a": ["karla", {"b": "/x/y/z"}], "n": 3, "t": ("karla",), "none": None}
+    assert scrub(given) == {"a": ["…", {"b": "…/z"}], "n": 3, "t": ["…"], "none": None}
+
+
+# ---- what is sound ------------------------------------------------------------------------------
+
+ROOT = PhaseStarted(0.0, "root", None, 2)
+END = PhaseFinished(1.0, "root")
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([], "there was no callback"),
+        ([ROOT], "these phases did not end: ['root']"),
+        ([ROOT, StepCompleted(0.1, "root", 2), END], "step 2 of 2 in 'root'"),
+        ([ROOT, PhaseStarted(0.1, "leaf", "nobody", 1), END], "do not fit together"),
+        ([ROOT, END, END], "do not fit together"),
+        ([ROOT, StepCompleted(0.1, "nobody", 0), END], "do not fit together"),
+    ],
+)
+def test_what_is_not_sound_is_told(events: list[Event], said: str) -> None:
+    with pytest.raises(Unexpected) as caught:
+        _checks._check_sound(events)
+    assert said in str(caught.value)
+
+
+def test_what_is_sound_is_given_as_a_tree() -> None:
+    unknown = [PhaseStarted(0.1, "leaf", "root", 0), StepCompleted(0.2, "leaf", 7)]
+    events = [ROOT, *unknown, PhaseFinished(0.3, "leaf"), StepCompleted(0.4, "root", 1), END]
+    assert _checks._check_sound(events).timing_columns()["count"] == [1, 1]
+
+
+# ---- the process of a check ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "seen"),
+    [
+        (NotRun("why not"), "not run", "why not"),
+        (Unexpected("what"), "failed", "what"),
+        (OptionError("cause.", "remedy."), "failed", "cause.\nremedy."),
+        (ZeroDivisionError("x"), "failed", "ZeroDivisionError: x"),
+        (KeyboardInterrupt(), "failed", "KeyboardInterrupt: "),
+    ],
+)
+def test_whatever_a_check_raises_is_what_it_came_to(
+    error: BaseException, status: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(subject: Subject) -> str:
+        subject.events.append(ROOT)
+        raise error
+
+    monkeypatch.setattr(_checks, "CHECKS", (Check("x", "x", fail),))
+    found = perform("x", "tensorrt_rtx")
+    assert (found["status"], found["seen"]) == (status, seen)
+    assert [event["event"] for event in found["events"]] == ["phase_start"]
+
+
+def test_names_and_titles_are_unique() -> None:
+    assert len({check.name for check in CHECKS}) == len({check.title for check in CHECKS})
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert [check.name for check in CHECKS if not check.builds] == ["import"]
+
+
+# ---- what needs a GPU, with one that is made up -------------------------------------------------
+
+
+class Driver:
+    """A CUDA driver whose memory is the process's own."""
+
+    def __init__(self) -> None:
+        self.memory: dict[int, Any] = {}
+        self.calls: list[str] = []
+        self.fails = ""
+
+    def __getattr__(self, name: str) -> Any:
+        does = getattr(type(self), f"do_{name}", lambda *_: None)
+
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            does(self, *arguments)
+            return 700 if name == self.fails else 0
+
+        return call
+
+    def do_cuMemAlloc_v2(self, pointer: Any, length: Any) -> None:  # noqa: N802 - CUDA's names
+        pointer._obj.value = 4096 * (1 + len(self.memory))
+        self.memory[pointer._obj.value] = bytearray(length.value)
+
+    def do_cuMemcpyHtoD_v2(self, pointer: Any, data: Any, length: Any) -> None:  # noqa: N802
+        self.memory[pointer.value][:] = bytes(data)
+        assert length.value == len(bytes(data))
+
+    def do_cuMemcpyDtoH_v2(self, data: Any, pointer: Any, length: Any) -> None:  # noqa: N802
+        ctypes.memmove(data, bytes(self.memory[pointer.value]), length.value)
+
+    def do_cuStreamCreate(self, stream: Any, flags: Any) -> None:  # noqa: N802
+        stream._obj.value = 77
+        assert flags.value == 1
+
+
+class Engine:
+    """A deserialized engine that gives what the sample model gives, or something else."""
+
+    num_io_tensors = 2
+
+    def __init__(self, driver: Driver, output: list[list[float]]) -> None:
+        self.driver = driver
+        self.output = output
+        self.addresses: dict[str, int] = {}
+
+    def get_tensor_name(self, index: int) -> str:
+        return "xy"[index]
+
+    def get_tensor_shape(self, _name: str) -> list[int]:
+        return [_sample.BATCH, _sample.WIDTH]
+
+    def create_execution_context(self) -> Engine:
+        return self
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self.addresses[name] = address
+        return True
+
+    def execute_async_v3(self, stream: int) -> bool:
+        assert stream == 77
+        memory = self.driver.memory
+        given = np.frombuffer(memory[self.addresses["x"]], dtype=np.float32)
+        assert np.allclose(given, np.ravel(_sample.sample_input()))
+        memory[self.addresses["y"]][:] = np.array(self.output, dtype=np.float32).tobytes()
+        return True
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(_checks, "gpus", lambda: (Gpu(0, "made up", "SM86"),))
+    monkeypatch.setattr(_checks, "use_device", lambda _index: None)
+    monkeypatch.setattr(_checks, "cuda_library", lambda: made)
+    return made
+
+
+def run_on(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> str:
+    """Run the check with an engine that is deserialized to ``loaded``."""
+    subject: Any = SimpleNamespace(
+        backend=SimpleNamespace(
+            runs_on=lambda _gpu: True,
+            module=SimpleNamespace(
+                Runtime=lambda _logger: SimpleNamespace(deserialize_cuda_engine=lambda _: loaded)
+            ),
+        )
+    )
+    logger = SimpleNamespace(serious=lambda: [("error", "words")])
+    monkeypatch.setattr(_checks, "make_logger", lambda *_, **__: logger)
+    monkeypatch.setattr(_checks, "_build", lambda *_, **__: SimpleNamespace(wait=lambda: b"e"))
+    return _checks._runs(subject)
+
+
+def test_an_engine_is_run_and_its_numbers_are_compared(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = run_on(monkeypatch, Engine(driver, _sample.expected()))
+    assert said.startswith("it was deserialized and run; its numbers are off by at most 0.000%")
+    order = [name for name in driver.calls if "Mem" not in name]
+    assert order == ["cuStreamCreate", "cuCtxSynchronize", "cuStreamSynchronize"]
+
+
+@pytest.mark.parametrize("factor", [1.1, math.nan])
+def test_wrong_numbers_are_told(
+    factor: float, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = [[factor * value for value in row] for row in _sample.expected()]
+    with pytest.raises(Unexpected, match="its numbers are off by up to"):
+        run_on(monkeypatch, Engine(driver, wrong))
+
+
+def test_what_else_an_engine_can_refuse(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unexpected, match=r"cannot be deserialized: \['words'\]"):
+        run_on(monkeypatch, None)
+    engine = Engine(driver, _sample.expected())
+    monkeypatch.setattr(engine, "get_tensor_shape", lambda _name: [1])
+    with pytest.raises(Unexpected, match=r"are \{'x': \(1,\), 'y': \(1,\)\}, not \{'x': \(4, 16\)"):
+        run_on(monkeypatch, engine)
+    driver.fails = "cuMemAlloc_v2"
+    with pytest.raises(Unexpected, match="cuMemAlloc_v2 of the CUDA driver answered error 700"):
+        run_on(monkeypatch, Engine(driver, _sample.expected()))
+
+
+def test_a_gpu_that_the_package_does_not_know(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_checks, "gpus", lambda: (Gpu(0, "NVIDIA H200", "SM90"),))
+    with pytest.raises(NotRun, match=r"does not support NVIDIA H200 \(SM90\)"):
+        _checks._runs(Subject("tensorrt_rtx"))
+    assert driver.calls == []
+
+
+# ---- the timing cache, with builds that are made up ---------------------------------------------
+
+
+def cached(monkeypatch: pytest.MonkeyPatch, *facts: dict[str, Any], written: bytes = b"x") -> str:
+    left = list(facts)
+
+    def build(*_: Any, timing_cache: Path, **__: Any) -> Any:
+        timing_cache.write_bytes(written)
+        result = SimpleNamespace(timing_cache=left.pop(0), notes=("a note",))
+        return SimpleNamespace(wait=lambda: b"e", result=result)
+
+    monkeypatch.setattr(_checks, "_build", build)
+    subject: Any = SimpleNamespace(backend=SimpleNamespace(is_rtx=False))
+    return _checks._timing_cache(subject)
+
+
+def test_a_timing_cache_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold = {"state": "cold", "known_before": 0, "known_after": 5}
+    warm = {"state": "warm", "known_before": 5, "known_after": 6}
+    assert cached(monkeypatch, cold, warm).endswith("measurements: 5, then 6")
+    uncounted = [{"state": "cold"}, {"state": "warm"}]
+    assert cached(monkeypatch, *uncounted).endswith("TensorRT does not count them")
+    with pytest.raises(Unexpected, match="5 measurements were kept and 4 found"):
+        cached(monkeypatch, cold, {**warm, "known_before": 4})
+    with pytest.raises(Unexpected, match=r"the second \{'state': 'cold'"):
+        cached(monkeypatch, cold, cold)
+    with pytest.raises(Unexpected, match=r"no timing cache was written: \['a note'\]"):
+        cached(monkeypatch, cold, warm, written=b"")
