@@ -570,7 +570,8 @@ c
     log.focus()
     notebook.page.keyboard.press("Enter")
     expect(printed).to_be_visible()
-    assert printed.text_content() == "[1] line\n    <b>indented</b>"
+    # The text comes with the next frame; to_have_text would not see its white space.
+    expect(printed).to_have_js_property("textContent", "[1] line\n    <b>indented</b>")
     assert "pre" in printed.evaluate("element => getComputedStyle(element).whiteSpace")
     assert view.locator("b, i, u, s").count() == 0
     notebook.kernel("c.printed = 'another'")
