@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import pickle
 import platform
@@ -32,6 +33,7 @@ from trt_widget.events import (
     PhaseFinished,
     PhaseStarted,
     StepCompleted,
+    to_json,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 NETWORKS = ("light:resnet50", "light:densenet121", "transformer:96")
 EXECUTORS = ("process", "thread")
 START, STEP, FINISH = range(3)
+DATE = "%Y-%m-%d %H:%M"
 
 
 class Recorder(OnlyTrue):
@@ -123,6 +126,20 @@ def build(network: str, executor: str) -> Trace:
     return Trace(name_of(info), info, (ready[0], *callbacks, end))
 
 
+def recording(trace: Trace) -> progress.Recording:
+    """Give what the estimates are evaluated with: the events of each drain."""
+    return progress.Recording(
+        trace.info["network"],
+        trace.ready.size,
+        trace.duration_s,
+        [(at, [json.loads(to_json(event)) for event in batch]) for at, batch in trace.batches()],
+        trace.info["package"],
+        trace.info["version"],
+        f"{trace.info['device']}, {trace.info['processor']}",
+        time.mktime(time.strptime(trace.info["date"], DATE)),
+    )
+
+
 def about(where: device.Device) -> dict[str, Any]:
     """Say on what is built, and how busy that is."""
     from tests.bench.__main__ import load
@@ -134,7 +151,7 @@ def about(where: device.Device) -> dict[str, Any]:
         "processor": progress.machine().partition(",")[0],
         "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "load": load(),
-        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "date": time.strftime(DATE),
         "python": platform.python_version(),
         "system": platform.system(),
         "trt_widget": __version__,

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.traces import mnist_events, timed
+from tests.bench.progress import Recording, clock_error
+from tests.bench.recorder import recording
+from tests.traces import Trace, mnist_events, timed, traces
 from trt_widget.estimate import (
     MIN_NETWORKS,
     DurationModel,
@@ -22,11 +24,13 @@ from trt_widget.estimate import (
     phase_states,
 )
 from trt_widget.events import PhaseFinished, PhaseStarted
-from trt_widget.history import BuildKey, BuildRecord, PhaseTimes, phase_times
+from trt_widget.forecast import Forecast
+from trt_widget.history import BuildKey, BuildRecord, History, PhaseTimes, phase_times
 from trt_widget.phases import PhaseTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 ROOT, PARSE, SILENT = ("root",), ("root", "parse"), ("root", "silent")
 # Ten seconds, of which TensorRT says nothing for eight.
@@ -417,6 +421,104 @@ def test_a_build_of_full_tensorrt_is_followed_by_its_thousand_phases(
         assert said.progress is not None
         differences.append(abs(said.progress - tick * 0.1 / end))
     assert max(differences) < bound
+
+
+# ---- recorded builds with times -----------------------------------------------------------------
+
+
+def same_network(trace: Trace) -> list[Trace]:
+    """Give the other builds of the network, on the same kind of machine."""
+    names = ("network", "device", "package")
+    return [
+        other
+        for other in traces()
+        if other is not trace and all(other.info[name] == trace.info[name] for name in names)
+    ]
+
+
+def said_of(one: Recording, estimator: Estimator) -> list[tuple[float, Reading]]:
+    return [(now, estimator.update(now, phase_states(tree))) for now, tree in one.ticks()]
+
+
+def unlike(one: BuildRecord, other: BuildRecord) -> float:
+    """Give how differently two builds go: of all phases, by the share of the time before them."""
+    return max(
+        abs(mine / one.duration_s - its / other.duration_s)
+        for path in one.phases
+        for mine, its in (
+            (one.phases[path].start_s, other.phases[path].start_s),
+            (one.phases[path].end_s, other.phases[path].end_s),
+        )
+    )
+
+
+PAIRS = [(trace, other) for trace in traces() for other in same_network(trace)]
+pairs = pytest.mark.parametrize(
+    ("truth", "before"), PAIRS, ids=[f"{truth} after {before}" for truth, before in PAIRS]
+)
+
+
+@pairs
+def test_a_recorded_build_is_estimated_by_another_as_well_as_they_are_alike(
+    truth: Trace, before: Trace
+) -> None:
+    earlier, one = recording(before).record, recording(truth)
+    said = said_of(one, Estimator([earlier]))
+    # A clock that runs against the earlier build errs so much, and TensorRT is silent most of the
+    # time; what breaks the silence comes earlier or later in one build than in the other.
+    bound = clock_error(earlier.duration_s, truth.duration_s) + unlike(earlier, one.record) + 0.10
+    assert bound < 1.0
+    for part in (0.25, 0.5, 0.75):
+        now, reading = next(entry for entry in said if entry[0] >= part * truth.duration_s)
+        assert reading.progress is not None
+        assert abs(reading.progress - now / truth.duration_s) <= bound
+        if not reading.exceeded:
+            assert reading.eta_s is not None
+            longer = max(truth.duration_s, earlier.duration_s)
+            assert abs(reading.eta_s - (truth.duration_s - now)) / longer <= bound
+
+
+@pairs
+def test_what_is_said_of_a_recorded_build_never_goes_back(truth: Trace, before: Trace) -> None:
+    said = said_of(recording(truth), Estimator([recording(before).record]))
+    shown = [reading.progress for _, reading in said if reading.progress is not None]
+    assert len(shown) == len(said) > 5
+    assert shown == sorted(shown)
+    assert shown[0] >= 0.0
+    assert shown[-1] < 1.0  # that is for success alone
+    for _, reading in said:
+        assert (reading.eta_s is None) == reading.exceeded
+        assert reading.eta_s is None or (math.isfinite(reading.eta_s) and reading.eta_s >= 0.0)
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_is_shown_exactly_by_itself(trace: Trace) -> None:
+    one = recording(trace)
+    for now, reading in said_of(one, Estimator([one.record] * 3)):
+        assert reading.progress == pytest.approx(now / trace.duration_s, abs=0.05)
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_of_a_recorded_build_nothing_is_said_without_experience(
+    trace: Trace, tmp_path: Path
+) -> None:
+    one = recording(trace)
+    assert {reading for _, reading in said_of(one, Estimator())} == {Reading()}
+    # The same by the file of a user, who builds it again.
+    history = History(tmp_path / "history.sqlite3")
+    key = BuildKey(trace.ready.network, one.package, one.version, size=trace.ready.size)
+    first = Forecast(key, history)
+    assert first.expected_s is None
+    assert first.basis is None
+    for now, tree in one.ticks():
+        assert first.read(now, tree) == Reading()
+    assert first.keep(tree, trace.duration_s)
+    again = Forecast(key, history)
+    assert again.expected_s == pytest.approx(trace.duration_s)
+    assert again.basis == "from 1 earlier build of this network"
+    shown = [again.read(now, tree).progress for now, tree in one.ticks()]
+    assert None not in shown
+    assert shown == sorted(shown)  # type: ignore[type-var]  # none is None
 
 
 # ---- a new network ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.traces import mnist_events, replay, timed
+from tests.traces import Trace, mnist_events, replay, timed, traces
 from trt_widget import ProgressMonitor, phases
 from trt_widget.events import (
     CancelDelivered,
@@ -85,6 +85,137 @@ def test_cut_anywhere_the_self_times_add_up_to_the_root(cut: int, outcome: str |
     assert sum(columns["self_s"]) == pytest.approx(columns["total_s"][0])
     if outcome:
         assert columns["status"][0] == outcome
+
+
+# ------------------------------------------------------------------ recorded builds with times
+
+recorded = pytest.mark.parametrize("trace", traces(), ids=str)
+
+
+def by_hand(trace: Trace) -> list[tuple[str, float, float, int]]:
+    """Give path, start, end and completed steps of every instance, without any code of ours."""
+    found: list[list[Any]] = []
+    still_open: dict[tuple[int, str], list[Any]] = {}
+    for event in trace.callbacks:
+        at: Any = event
+        if isinstance(event, PhaseStarted):
+            above = f"{still_open[event.thread, event.parent][0]} > " if event.parent else ""
+            instance = [above + event.phase, event.time, math.nan, 0]
+            still_open[event.thread, event.phase] = instance
+            found.append(instance)
+        elif isinstance(event, StepCompleted):
+            still_open[event.thread, event.phase][3] = event.step + 1
+        else:
+            still_open.pop((at.thread, at.phase))[2] = event.time
+    assert not still_open
+    return [(path, start, end, steps) for path, start, end, steps in found]
+
+
+@recorded
+def test_a_recorded_build_is_rebuilt_exactly(trace: Trace) -> None:
+    tree = folded(trace.callbacks)
+    assert not tree.open_phases  # every phase has ended by itself
+    tree.close("succeeded", trace.duration_s)
+    instances = by_hand(trace)
+    spans, columns = tree.span_columns(), tree.timing_columns()
+    assert not tree.anomalies
+    assert tree.spans_dropped == 0
+    assert set(spans["status"]) == set(columns["status"]) == {"done"}
+    assert list(
+        zip(spans["path"], spans["start_s"], spans["end_s"], spans["steps"], strict=True)
+    ) == [pytest.approx(instance) for instance in instances]
+    assert sum(columns["count"]) == len(instances)
+    assert sum(columns["steps"]) == sum(steps for *_, steps in instances)
+    for path, count, total, longest in zip(
+        *(columns[name] for name in ("path", "count", "total_s", "max_s")), strict=True
+    ):
+        lasted = [end - start for name, start, end, _ in instances if name == path]
+        assert (count, total, longest) == (
+            len(lasted),
+            pytest.approx(sum(lasted)),
+            pytest.approx(max(lasted)),
+        )
+    roots = sum(end - start for path, start, end, _ in instances if " > " not in path)
+    assert sum(columns["self_s"]) == pytest.approx(roots)
+    assert sum(spans["self_s"]) == pytest.approx(roots)
+    assert min(spans["self_s"]) >= 0.0
+    shares = zip(columns["share"], columns["depth"], strict=True)
+    assert sum(share for share, depth in shares if not depth) == pytest.approx(1.0)
+    for parent, start, end in zip(spans["parent"], spans["start_s"], spans["end_s"], strict=True):
+        assert 0.0 <= start <= end <= trace.duration_s
+        if parent >= 0:
+            assert spans["start_s"][parent] <= start
+            assert end <= spans["end_s"][parent]
+
+
+@recorded
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.95, 0.999])
+@pytest.mark.parametrize("outcome", [None, "cancelled", "failed"])
+def test_a_recorded_build_cut_anywhere_adds_up(
+    part: float, outcome: str | None, trace: Trace
+) -> None:
+    cut = max(1, int(part * len(trace.callbacks)))
+    tree = folded(trace.callbacks[:cut], outcome)
+    columns = tree.timing_columns()
+    total = sum(
+        t for t, depth in zip(columns["total_s"], columns["depth"], strict=True) if not depth
+    )
+    assert sum(columns["self_s"]) == pytest.approx(total)
+    assert bool(tree.open_phases) == (outcome is None)
+    if outcome:
+        assert columns["status"][0] == outcome
+
+
+@recorded
+@pytest.mark.parametrize("tick", [0.02, 0.1, 5.0])
+def test_a_recorded_build_is_the_same_whenever_it_is_drained(tick: float, trace: Trace) -> None:
+    """What the monitor tells in batches, by the times of the recording."""
+    whole, drained, late = folded(trace.callbacks), PhaseTree(), PhaseTree()
+    for number, (_, events) in enumerate(trace.batches(tick)):
+        assert [event.time for event in events] == sorted(event.time for event in events)
+        drained.apply(events)
+        if number == 0:
+            late.apply([from_json(to_json(drained.snapshot()))])
+        else:
+            late.apply([from_json(to_json(event)) for event in events])
+    for tree in (whole, drained, late):
+        tree.close("succeeded", trace.duration_s)
+    same(drained, late)
+    ours, theirs = whole.timing_columns(), drained.timing_columns()
+    for name, values in ours.items():
+        exact = name not in {"total_s", "self_s", "mean_s", "max_s", "share"}
+        assert theirs[name] == (values if exact else pytest.approx(values, abs=1e-9)), name
+    assert repr(whole.span_columns()["end_s"]) == repr(drained.span_columns()["end_s"])
+
+
+@recorded
+def test_the_silences_of_a_recorded_build(trace: Trace) -> None:
+    tree = folded(trace.callbacks, "succeeded")
+    callbacks = [(event.time, later.time) for event, later in pairwise(trace.callbacks)]
+    gaps = [gap for gap in callbacks if gap[1] - gap[0] > SILENT_S]
+    columns = tree.silence_columns()
+    found = sorted(set(zip(columns["start_s"], columns["end_s"], strict=True)))
+    assert found == gaps
+    names = {node.index: node for node in tree.walk()}
+    for index, start, end in zip(*columns.values(), strict=True):
+        node = names[index]
+        assert node.started <= start
+        assert node.ended is not None
+        assert end <= node.ended
+    # As the drain of a real build tells it: to a tenth of a second.
+    drained = PhaseTree()
+    for _, events in trace.batches():
+        drained.apply(events)
+    told = drained.silence_columns()
+    near = {
+        (start, end)
+        for start, end in gaps
+        if any(
+            abs(start - a) <= 0.11 and abs(end - b) <= 0.11
+            for a, b in zip(told["start_s"], told["end_s"], strict=True)
+        )
+    }
+    assert {gap for gap in gaps if gap[1] - gap[0] > SILENT_S + 0.11} <= near
 
 
 # ------------------------------------------------------------------ single facts
