@@ -14,7 +14,7 @@ The other tests hide all GPUs from their process; these take back the ``CUDA_VIS
 was set before, and so run in a process of their own. Without a GPU all are skipped, and the reason
 says what is missing. With ``TRT_WIDGET_GPU_TESTS=dry`` they run without one, as far as they can:
 the builder compiles on the CPU, the GPU's memory reads 0, and nothing is inferred. That tries the
-tests, not the GPU.
+tests, not the GPU. ``TRT_WIDGET_GPU_SEED`` is a number that the moments of the cancels follow from.
 
 At the end the figures are printed: the device, the builds, the cancels, what TensorRT said.
 """

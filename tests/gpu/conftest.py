@@ -146,7 +146,8 @@ def tolerance(memory: Memory, figures: Figures) -> int:
     before = memory.used()
     with holding("context"):
         context = memory.used() - before
-    assert memory.settles(before + context // 2) <= before + context // 2
+    limit = before + context // 2
+    assert memory.settles(limit, 15) <= limit
     figures.say(f"a CUDA context takes {context / MIB:.0f} MiB of GPU memory ({memory.source})")
     return max(context // 2, 16 * MIB)
 

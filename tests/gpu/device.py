@@ -136,7 +136,10 @@ class Memory:
     def processes(self) -> dict[int, int]:
         """Give what each process uses; one of which that is not told is left out."""
         if self._handle is not None:
-            entries = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            try:
+                entries = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            except self._nvml.NVMLError:  # not everywhere; all that is used is told everywhere
+                return {}
             return {each.pid: int(each.usedGpuMemory) for each in entries if each.usedGpuMemory}
         rows = _ask_smi("-i", self._device.uuid, "--query-compute-apps=pid,used_memory")
         return {int(pid): int(used) * MIB for pid, used in rows if used.isdigit()}
@@ -152,7 +155,7 @@ class Memory:
         found = [used for pid, used in told.items() if pid in pids]
         return sum(found) if found else None
 
-    def settles(self, limit: int, timeout: float = 15.0) -> int:
+    def settles(self, limit: int, timeout: float) -> int:
         """Wait until no more than ``limit`` is used; give what is used then, or at the end.
 
         The driver gives the memory of a process back a moment after its end.

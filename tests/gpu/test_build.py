@@ -134,6 +134,23 @@ def test_a_build_in_a_kernel(
     kernel.run("w.close(); del w")
 
 
+def test_target_current_in_a_kernel(kernel: Kernel, abilities: dict[str, dict[str, Any]]) -> None:
+    """The view shows an engine, or why there is none for this GPU and what to do."""
+    cell = "from tests import models\nw = BuildWidget(models.mlp(), target='current').start()\nw"
+    card = kernel.comms[kernel.run(cell).view_ids[-1]]
+    final = {"succeeded", "failed", "cancelled"}
+    kernel.wait_for(lambda: card.state["header"]["status"] in final, 60, "the build's end")
+    header, waited = card.state["header"], kernel.execute("len(w.wait())").finish()
+    if can_run(abilities, "current"):
+        assert (header["status"], header["failure"], waited.error) == ("succeeded", None, None)
+        return
+    assert (header["status"], waited.error) == ("failed", "OptionRejected")
+    assert "current" in header["failure"]["cause"]
+    assert header["failure"]["remedy"]
+    assert waited.reply is not None
+    assert header["failure"]["cause"] in waited.reply["evalue"]
+
+
 def columns(table: dict[str, list[Any]], *names: str) -> list[tuple[Any, ...]]:
     """Give the rows of some columns."""
     return list(zip(*(table[name] for name in names), strict=True))

@@ -18,7 +18,8 @@ import pytest
 
 from tests import models
 from tests.gpu import networks
-from tests.gpu.device import MIB, ROOT, Device, Figures, find_device, holding
+from tests.gpu.device import MIB, ROOT, Device, Figures, NoMemory, find_device, holding
+from tests.gpu.test_cancel import Baseline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +136,25 @@ def test_who_holds_memory_says_why_it_cannot(driver: pytest.MonkeyPatch) -> None
     driver.setenv("FAKE_INIT", "999")
     with pytest.raises(AssertionError, match="ended with the code 1"), holding("context"):
         pass
+
+
+class Meter(NoMemory):
+    """Shows these bytes, one after the other; the last stays."""
+
+    def __init__(self, *shown: int) -> None:
+        super().__init__()
+        self.shown = list(shown)
+
+    def used(self) -> int:
+        return self.shown.pop(0) if len(self.shown) > 1 else self.shown[0]
+
+
+def test_memory_that_comes_back_late_and_memory_that_does_not() -> None:
+    late = Meter(900 * MIB, 500 * MIB, 310 * MIB)
+    assert Baseline(late, 300 * MIB, 16 * MIB, {}).check("a kill") == 10 * MIB
+    lost = Meter(900 * MIB, 317 * MIB)
+    with pytest.raises(AssertionError, match="after a kill 17 MiB of GPU memory more are used"):
+        Baseline(lost, 300 * MIB, 16 * MIB, {}).check("a kill", 0.2)
 
 
 def test_weights_are_rounded_to_so_many_bits() -> None:
