@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.traces import mnist_events, replay
+from tests.traces import Trace, mnist_events, replay, traces
 from trt_widget import Build
 from trt_widget.broadcast import Batch, Broadcast, ended_event
 from trt_widget.events import BuildEnded, StatusChanged, StreamStarted, from_json
@@ -84,6 +84,27 @@ def test_every_reader_sees_the_same_from_the_beginning() -> None:
     assert seen[0].statuses == ["running", "succeeded"]
     assert all(reader.finished for reader in readers)
     assert readers[0].read(0.0) is None
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_every_reader_sees_a_recorded_build(trace: Trace) -> None:
+    """The callbacks of a real build, without its silences."""
+    build, broadcast = attached()
+    readers = [broadcast.reader(), broadcast.reader(full=False)]
+    half = len(trace.callbacks) // 2
+    with build:
+        replay(build.monitor, trace.callbacks[:half])
+        until(lambda: build.tree.paths > 0)
+        readers.append(broadcast.reader())
+        replay(build.monitor, trace.callbacks[half:])
+        build.finish(b"engine")
+    steps = {event.phase: event.step for event in trace.callbacks if event.kind == "step_complete"}
+    for reader in readers:
+        late = Late().read(reader)
+        assert late.kinds[-1] == "end"
+        assert sums(late.tree) == sums(build.tree)
+        assert not late.tree.anomalies
+        assert {node.name for node in late.tree.walk() if node.steps} == set(steps)
 
 
 def test_who_comes_in_the_middle_gets_a_snapshot_and_what_follows() -> None:

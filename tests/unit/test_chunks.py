@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.traces import mnist_events, timed
+from tests.traces import Trace, mnist_events, timed, traces
 from trt_widget import Build, BuildWidget, OptionError
 from trt_widget.chunks import (
     BURST,
@@ -492,6 +492,30 @@ def test_a_recorded_build_of_tensorrt() -> None:
     assert len(long) >= 3
     for name in long:
         assert {(name, "running"), (name, "done")} <= set(told(chunks))
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_with_its_times(trace: Trace) -> None:
+    build = Scripted()
+    chunks: list[Any] = []
+    tick = 0.0
+    for at, events in trace.batches():
+        while tick + 0.1 < at:
+            tick += 0.1
+            chunks += build.at(tick)
+        tick = at
+        chunks += build.at(tick, *events)
+    chunks += build.end(trace.duration_s)
+    assert len(chunks) <= BURST + tick / INTERVAL_S + 2 * build.tree.paths
+    assert nested(chunks)
+    columns = build.tree.timing_columns()
+    for name, most in zip(columns["phase"], columns["max_s"], strict=True):
+        if most >= LONG_S:
+            assert {(name, "running"), (name, "done")} <= set(told(chunks))
+    assert told(chunks)[-1] == (None, "succeeded")
+    times = [chunk["elapsed_s"] for chunk in chunks]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(trace.duration_s, abs=0.001)
 
 
 def test_errors_in_few_words() -> None:

@@ -11,11 +11,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests import models
+from tests.traces import Trace, traces
 from tests.unit.test_record import build_of, hostile_record, record_of, wide_and_deep
 from tests.unit.test_report import MAX_PAGE, Page, check_picture, decoded, pictures
 from trt_widget import Build, SaveError, icicle
 from trt_widget.events import PhaseFinished, PhasesCompleted, PhaseStarted
 from trt_widget.icicle import Icicle
+from trt_widget.phases import SILENT_S
 from trt_widget.plot import plot
 from trt_widget.record import load_record
 
@@ -60,6 +62,42 @@ def test_however_few_boxes_they_stand_for_every_instance(most: int) -> None:
         # What was drawn in between leaves the finer ones as they were.
         drawn._boxes(1)
         assert [box.count for box in drawn._boxes(most)] == [box.count for box in boxes]
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_is_drawn_true_to_time(trace: Trace) -> None:
+    record = record_of(trace.callbacks, name=str(trace), now=trace.duration_s)
+    root, _, text = checked(record)
+    drawn = Icicle(record)
+    boxes = drawn._boxes(100_000)
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for box in boxes:
+        rows.setdefault(box.row, []).append((box.start, box.end))
+    for row in rows.values():
+        edges = [edge for box in sorted(row) for edge in box]
+        assert edges == sorted(edges), "boxes of a row overlap"
+        assert edges[0] >= 0.0
+        assert edges[-1] <= 1000.0 + 1e-6
+    starts = [event for event in trace.callbacks if isinstance(event, PhaseStarted)]
+    assert sum(box.count for box in boxes) == len(starts)
+    # One colour for a name, wherever it stands.
+    colours: dict[str, set[str]] = {}
+    for group in root.iter(f"{SVG}g"):
+        title, rect = group.find(f"{SVG}title"), group.find(f"{SVG}rect")
+        if title is not None and rect is not None:
+            name = str(title.text).partition(": ")[0]
+            colours.setdefault(name, set()).add(rect.attrib["fill"])
+            assert float(rect.attrib["x"]) + float(rect.attrib["width"]) <= 1002.0
+    assert colours
+    for name, fills in colours.items():
+        assert len(fills) == 1, name
+        assert fills <= {*icicle._TINTS, icicle._MIXED}
+    first, last = trace.callbacks[0].time, trace.callbacks[-1].time
+    gaps = [(a, b) for a, b in trace.gaps(SILENT_S) if first <= a and b <= last]
+    assert icicle.quiet_s(record) == pytest.approx(sum(b - a for a, b in gaps))
+    drawn_gaps = [silence.lasted for silence in drawn.silent]
+    assert drawn_gaps == [pytest.approx(b - a) for a, b in gaps]
+    assert str(trace) in text.splitlines()[0]
 
 
 def test_a_picture_is_a_document_of_its_own() -> None:

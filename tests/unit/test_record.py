@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import models
-from tests.traces import mnist_events, timed
+from tests.traces import Trace, mnist_events, timed, traces
 from trt_widget import Build, BuildCancelled, BuildCrashed, BuildError, BuildFailed, SaveError
 from trt_widget.events import (
     Event,
@@ -276,6 +276,16 @@ def test_the_recorded_build(tmp_path: Path) -> None:
     record = round_trip(build_of(), tmp_path / "record.json")
     assert len(record.spans) == 1164
     assert len(record.timings) == 15
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_with_its_times(trace: Trace, tmp_path: Path) -> None:
+    build = build_of(trace.callbacks, name=str(trace), now=trace.duration_s)
+    record = round_trip(build, tmp_path / "record.json")
+    assert len(record.spans) == sum(isinstance(event, PhaseStarted) for event in trace.callbacks)
+    assert record.silence_columns == build.record().silence_columns
+    assert record.result is not None
+    assert record.result.duration_s == pytest.approx(trace.duration_s)
 
 
 def test_names_that_look_like_paths(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.traces import mnist_events, replay
+from tests.traces import Trace, mnist_events, replay, traces
 from trt_widget import Build
 from trt_widget.broadcast import Broadcast
 from trt_widget.errors import BuildCancelled, BuildFailed, OptionError, OutputError, SaveError
@@ -429,6 +429,27 @@ def test_a_picture_is_smaller_than_its_terminal(crowded: Build, columns: int, li
     drawn = made._encoded(picture)
     # Of escape codes only colours.
     assert "\x1b" not in re.sub(r"\x1b\[[\d;]*m", "", drawn)
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_in_a_terminal_and_in_a_file(trace: Trace, tmp_path: Path) -> None:
+    """The callbacks of a real build, without its silences."""
+    build, cut = attached(str(trace)), int(0.9 * len(trace.callbacks))
+    with EventWriter(build, tmp_path / "e.jsonl") as writer, build:
+        replay(build.monitor, trace.callbacks[:cut])
+        wait_until(lambda: build.tree.paths > 1)
+        for size in ((200, 60), (60, 12), (8, 2)):
+            picture = bars(build).picture(*size)
+            assert 1 <= len(picture) < size[1]
+            assert all(text.cell_len < size[0] for text in picture)
+        replay(build.monitor, trace.callbacks[cut:])
+        build.finish(b"engine")
+    said = "\n".join(text.plain for text in bars(build).picture(200, 60))
+    for node in build.tree.walk():
+        assert node.name in said
+    assert writer.error is None
+    tree = tree_of(events_of((tmp_path / "e.jsonl").read_bytes()))
+    assert tree.timing_columns() == build.tree.timing_columns()
 
 
 def test_a_picture_shows_the_markup_of_names_as_it_is(crowded: Build) -> None:

@@ -26,10 +26,10 @@ from ipywidgets.widgets.widget import _instances
 
 from tests import models
 from tests.browser.fake_timeline import FakeBuild, closed, many, record_of, resnet
-from tests.traces import mnist_events, replay
+from tests.traces import Trace, mnist_events, replay, traces
 from trt_widget import Build, BuildError, BuildWidget, load_record
 from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
-from trt_widget.phases import MAX_SPANS, STATUSES, PhaseTree
+from trt_widget.phases import MAX_SPANS, SILENT_S, STATUSES, PhaseTree
 from trt_widget.widget import timeline
 from trt_widget.widget.timeline import COLUMNS, SILENCES, Timeline
 
@@ -191,6 +191,70 @@ def test_a_record_is_sent_as_it_is(tmp_path: Path) -> None:
         # Nothing that JSON would write number by number.
         assert len(json.dumps([v for v in shown.data.values() if isinstance(v, str)])) < 100
         assert all(isinstance(buffer, bytes) for buffer in shown.data["columns"])
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_boxes_of_a_recorded_build_lie_beside_and_within_each_other(trace: Trace) -> None:
+    tree = closed(list(trace.callbacks), at=trace.duration_s)
+    shown = Timeline(record_of(tree, name=str(trace)))
+    names, parents, spans, silences = whole(shown)
+    starts = [event for event in trace.callbacks if isinstance(event, PhaseStarted)]
+    assert [names[node] for node in spans["node"]] == [event.phase for event in starts]
+    assert spans["start"] == pytest.approx([event.time for event in starts])
+    assert spans["total"] == [event.num_steps for event in starts]
+    ends = sorted(event.time for event in trace.callbacks if isinstance(event, PhaseFinished))
+    assert sorted(spans["end"]) == pytest.approx(ends)
+    assert {STATUSES[code] for code in spans["status"]} == {"done"}
+    assert shown.data["now"] == pytest.approx(trace.duration_s)
+    beside: dict[tuple[int, int], float] = {}
+    for event, node, parent, start, end in zip(
+        starts, *(spans[name] for name in ("node", "parent", "start", "end")), strict=True
+    ):
+        assert 0.0 <= start <= end <= shown.data["now"]
+        assert (parent < 0) == (event.parent is None)
+        if parent >= 0:
+            assert spans["start"][parent] <= start
+            assert end <= spans["end"][parent]
+            assert parents[node] == spans["node"][parent]
+        # Boxes of one parent and thread follow each other.
+        assert beside.get((parent, event.thread), 0.0) <= start
+        beside[parent, event.thread] = end
+    for node, start, end in zip(*silences.values(), strict=True):
+        assert end - start > SILENT_S
+        around = [
+            place
+            for place, index in enumerate(spans["node"])
+            if index == node and spans["start"][place] <= start and end <= spans["end"][place]
+        ]
+        assert len(around) == 1
+    inside = [
+        gap for gap in trace.gaps(SILENT_S) if starts[0].time <= gap[0] and gap[1] <= ends[-1]
+    ]
+    told = sorted(set(zip(silences["start"], silences["end"], strict=True)))
+    assert told == [pytest.approx(gap) for gap in inside]
+
+
+@pytest.mark.parametrize("trace", traces(), ids=str)
+def test_a_recorded_build_seen_live_is_what_it_is_in_the_end(
+    trace: Trace, hand_clock: Clock
+) -> None:
+    build = FakeBuild(str(trace))
+    shown = live(build)
+    ask(shown)
+    for _, events in trace.batches(0.5):
+        hand_clock.now += timeline.PERIOD_S
+        build.take(*events)
+    hand_clock.now += timeline.PERIOD_S
+    build.tick()
+    seen = Seen()
+    for content, buffers in customs(shown):
+        seen.take(content, buffers)
+    build.end(at=trace.duration_s)
+    names, parents, spans, silences = whole(shown)
+    assert (seen.names, seen.parents) == (names, parents)
+    for name in ("node", "parent", "start", "end", "total", "steps"):
+        assert seen.spans[name] == spans[name], name
+    assert seen.silences == silences
 
 
 def test_saved_widget_state_has_all_of_it() -> None:

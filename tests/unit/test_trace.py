@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.traces import Trace, traces
 from tests.unit.test_record import hostile_record, record_of, wide_and_deep
 from trt_widget.errors import SaveError
 from trt_widget.events import (
@@ -131,6 +132,15 @@ def test_the_recorded_build(tmp_path: Path) -> None:
     assert total == pytest.approx(record.spans["duration_s"].sum())
     assert {event["args"]["status"] for event in found} == {"done"}
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+@pytest.mark.parametrize("recorded", traces(), ids=str)
+def test_a_recorded_build_with_its_times(recorded: Trace, tmp_path: Path) -> None:
+    record = record_of(recorded.callbacks, name=str(recorded), now=recorded.duration_s)
+    found = phases(traced(record, tmp_path / "trace.json"))
+    starts = [event for event in recorded.callbacks if isinstance(event, PhaseStarted)]
+    assert sorted(event["name"] for event in found) == sorted(event.phase for event in starts)
+    assert [nano(event["ts"]) for event in found] == [round(event.time * 1e9) for event in starts]
 
 
 def test_phases_at_the_same_time_have_threads_of_their_own(tmp_path: Path) -> None:
