@@ -45,6 +45,8 @@ int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int index) { *device = index; return 0; }
 int cuDeviceGetName(char *name, int size, int device) { strncpy(name, "compiled", size); return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 9; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = 0; return 0; }
+int cuCtxSetCurrent(void *context) { return 0; }
 """
 
 

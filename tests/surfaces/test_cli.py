@@ -235,7 +235,7 @@ def test_usage_errors_say_what_to_do(
     assert [path.name for path in here.iterdir() if path.name != "M"] == []
 
 
-@pytest.mark.parametrize("command", ["build", "watch", "schema", "serve", "lsp", "mcp"])
+@pytest.mark.parametrize("command", ["build", "watch", "check", "schema", "serve", "lsp", "mcp"])
 def test_help_needs_no_extra(command: str) -> None:
     # The modules of the extras can't be imported there.
     code = (

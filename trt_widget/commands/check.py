@@ -44,8 +44,9 @@ FORMAT: Final = 1
 #: Seconds within which the pipes of a process that was killed are at their end.
 _LEAVE_S: Final = 5.0
 _CHILD: Final = "from trt_widget._checks import main; main()"
-#: Characters of what is printed of a check, and of the end of what a crash has printed.
+#: Characters of what is shown of a check, and of what is kept of a crash's last words.
 _LONGEST: Final = 500
+_LAST_WORDS: Final = 2_000
 #: Packages whose versions a report has, besides TensorRT's own.
 _PACKAGES: Final = ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13", "onnx", "numpy")
 
@@ -220,7 +221,10 @@ def _read(code: int, answer: bytes, printed: bytes) -> dict[str, Any]:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     except ValueError:
         how = f"signal {-code}"
-    tail = printed.decode("utf-8", "replace").strip()[-_LONGEST:]
+    lines = printed.decode("utf-8", "replace").splitlines()
+    # faulthandler's list of all compiled modules, and blank lines, say nothing here.
+    told = (text for text in lines if text.strip() and not text.startswith("Extension modules:"))
+    tail = "\n".join(told)[-_LAST_WORDS:]
     said = f"; it printed: {tail}" if tail else ""
     return {"status": FAILED, "seen": f"its process ended by {how}{said}", "events": []}
 

@@ -1,0 +1,256 @@
+"""``trt-widget check`` as its users have it, with the real builder and with broken ones."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+
+from tests.surfaces.terminals import Terminal
+from trt_widget._checks import CHECKS
+from trt_widget.events import from_json
+from trt_widget.phases import PhaseTree
+from trt_widget.schema import schema
+
+REPOSITORY = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "trt_widget", "check"]
+USER = "karla-the-user"
+
+
+def environment(*first: Path) -> dict[str, str]:
+    path = os.pathsep.join(map(str, (*first, REPOSITORY)))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", "LOGNAME": USER, "USER": USER}
+
+
+def check(
+    *arguments: str, folder: Path, first: tuple[Path, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment(*first),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def stand_in(folder: Path, text: str) -> Path:
+    """Make a package ``tensorrt`` that does what ``text`` says when it is imported."""
+    package = folder / "stand in" / "tensorrt"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(text)
+    return package.parent
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Give the processes that work in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended, or is not ours
+            if process.cwd() == str(folder):
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes, Path]:
+    """Run all checks with a report, once; give what was printed, the report and the folder."""
+    folder = tmp_path_factory.mktemp("a folder of karla")
+    done = check("--json", "report.json", folder=folder)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout, (folder / "report.json").read_bytes(), folder
+
+
+def test_the_real_builder_does_what_is_relied_upon(whole: tuple[str, bytes, Path]) -> None:
+    lines = whole[0].splitlines()
+    assert re.fullmatch(r"trt-widget \S+, Python \S+, \S+ \S+ \S+", lines[0])
+    assert lines[1] == "no NVIDIA driver"
+    start = next(index for index, line in enumerate(lines) if line.startswith("tensorrt_rtx "))
+    checks = lines[start + 1 : start + 1 + len(CHECKS)]
+    for expected, line in zip(CHECKS, checks, strict=True):
+        status = "not run" if expected.name in {"timing-cache", "runs"} else "ok     "
+        assert line.startswith(f"  {status} {expected.title}: ")
+        assert re.search(r" \(\d+\.\d s\)$", line)
+    assert "All that could be run here is as it should be." in lines
+    assert lines[-1] == "To report it, open an issue of the project with the file report.json."
+
+
+def test_full_tensorrt_is_not_there_and_says_so(whole: tuple[str, bytes, Path]) -> None:
+    """Its stubs are, here."""
+    printed, data, _ = whole
+    assert "\ntensorrt\n  not run imported: only its type stubs are installed" in printed
+    (only,) = json.loads(data)["packages"]["tensorrt"]
+    assert (only["check"], only["status"]) == ("import", "not run")
+
+
+def test_the_report_has_the_recorded_callbacks(whole: tuple[str, bytes, Path]) -> None:
+    report = json.loads(whole[1])
+    results = {result["check"]: result for result in report["packages"]["tensorrt_rtx"]}
+    assert [*results] == [check.name for check in CHECKS]
+    for name in ("process", "thread"):
+        lines = [json.dumps(event) for event in results[name]["events"]]
+        events = [from_json(line) for line in lines]
+        assert events[0].kind == "stream_start"
+        tree = PhaseTree()
+        tree.apply(events)
+        assert sum(tree.timing_columns()["count"]) > 5
+        assert not tree.open_phases
+        for event in results[name]["events"]:
+            jsonschema.validate(event, schema())
+    assert report["format"] == 1
+    assert report["gpus"] == []
+    assert report["driver"] == report["cuda"] is None
+    assert report["installed"]["tensorrt-rtx"]
+
+
+def test_the_report_names_no_path_no_user_and_no_machine(whole: tuple[str, bytes, Path]) -> None:
+    _, data, folder = whole
+    text = json.dumps(json.loads(data), ensure_ascii=False)
+    for secret in (
+        USER,
+        socket.gethostname(),
+        str(folder),
+        folder.name,
+        sys.prefix,
+        str(REPOSITORY),
+    ):
+        assert secret not in text
+    assert not re.search(r"(?<![\w.…])/\w+/\w", text)
+
+
+def test_what_a_broken_install_says_is_told_without_them(tmp_path: Path) -> None:
+    host = socket.gethostname()
+    first = stand_in(
+        tmp_path, f"raise ImportError(f'{{__file__}} is broken, {USER} on {host}: see /a/b c/d')"
+    )
+    done = check("--backend", "tensorrt", "--json", "x.json.gz", folder=tmp_path, first=(first,))
+    assert (done.returncode, done.stderr) == (1, "")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("  "))
+    assert line.startswith(
+        "  failed  imported: tensorrt cannot be used: importing it failed: …/__init__.py is "
+        "broken, … on …: see …/d. Part of it is missing"
+    )
+    assert "1 check failed." in done.stdout
+    report = gzip.decompress((tmp_path / "x.json.gz").read_bytes()).decode()
+    assert "…/__init__.py is broken" in json.loads(report)["packages"]["tensorrt"][0]["seen"]
+    for secret in (USER, host, str(tmp_path), "stand in", "b c"):
+        assert secret not in report
+
+
+def test_a_crash_is_a_failed_check(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import os\nprint('last words', flush=True)\nos.abort()\n")
+    done = check("--backend", "tensorrt", folder=tmp_path, first=(first,))
+    assert done.returncode == 1
+    assert "  failed  imported: its process ended by SIGABRT; it printed: last words" in done.stdout
+    assert "To report it, run this again with --json FILE" in done.stdout
+
+
+def test_a_process_that_leaves_is_a_failed_check(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import os\nos._exit(0)\n")
+    done = check("--backend", "tensorrt", folder=tmp_path, first=(first,))
+    assert done.returncode == 1
+    assert "  failed  imported: its process ended by exit code 0 (" in done.stdout
+
+
+def test_no_check_hangs(tmp_path: Path) -> None:
+    sleeps = "import time; time.sleep(1000)"
+    first = stand_in(
+        tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sleeps!r}])\n"
+    )
+    begun = time.monotonic()
+    done = check("--backend", "tensorrt", "--limit", "2", folder=tmp_path, first=(first,))
+    assert time.monotonic() - begun < 60
+    assert done.returncode == 1
+    assert "  failed  imported: it did not end within 2 s (2." in done.stdout
+    assert processes_below(tmp_path) == []
+
+
+def test_a_package_that_is_not_there(tmp_path: Path) -> None:
+    done = check("--backend", "tensorrt", folder=tmp_path)
+    assert done.returncode == 1
+    assert "Nothing could be built here: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--limit", "0"], "--limit is not a number of seconds above zero."),
+        (["--limit", "nan"], "--limit is not a number of seconds above zero."),
+        (["--json", "no/such/folder/x.json"], "there is no folder"),
+        (["--backend", "tensorflow"], "invalid choice"),
+        (["--jsn", "x"], "Did you mean --json?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    done = check(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import time\ntime.sleep(1000)\n")
+    process = subprocess.Popen(
+        [*COMMAND, "--backend", "tensorrt", "--json", "x.json"],
+        cwd=tmp_path,
+        env=environment(first),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_below(tmp_path)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (130, b"")
+    assert processes_below(tmp_path) == []
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_in_a_terminal_it_says_what_runs(tmp_path: Path) -> None:
+    command = [*COMMAND, "--backend", "tensorrt_rtx"]
+    terminal = Terminal(command, folder=tmp_path, env=environment(), columns=100, lines=40)
+    try:
+        terminal.wait_for("…       a build in a process of its own")
+        assert terminal.end(100) == 0
+        text = "\n".join(terminal.seen)
+    finally:
+        terminal.close()
+    assert "ok      a build in a thread: " in text
+    assert "…       " not in text
+
+
+def test_ctrl_c_in_a_terminal_ends_it(tmp_path: Path) -> None:
+    """There the signal goes to all processes."""
+    terminal = Terminal(COMMAND, folder=tmp_path, env=environment(), columns=100, lines=40)
+    try:
+        terminal.wait_for("…       a build in a process of its own")
+        terminal.send("\x03")
+        assert terminal.end() == 130
+        assert "Traceback" not in "\n".join(terminal.seen)
+    finally:
+        terminal.close()
+    deadline = time.monotonic() + 20
+    while processes_below(tmp_path):  # a build's process sees within half a second
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
