@@ -1091,9 +1091,12 @@ def _first(pattern: re.Pattern[str], messages: Iterable[str]) -> re.Match[str] |
 
 
 def explain_no_builder(
-    backend: Backend, error: Exception, messages: Sequence[tuple[Any, str]] = ()
+    backend: Backend,
+    error: Exception,
+    messages: Sequence[tuple[Any, str]] = (),
+    what: str = "builder",
 ) -> BuildFailed:
-    """Explain that ``trt.Builder(logger)`` gave no builder.
+    """Explain that ``trt.Builder(logger)`` gave no builder, or ``trt.OnnxParser`` no parser.
 
     Full TensorRT then only warns ("CUDA initialization failure with error: 35": NVIDIA/TensorRT
     issue 2879), and the bindings raise a ``TypeError`` about a factory function.
@@ -1102,7 +1105,7 @@ def explain_no_builder(
     found = _explain_device_memory(messages, texts) or _explain_cuda(backend, texts)
     if found is None:
         return BuildFailed(
-            f"{backend} could not make a builder: {error}.",
+            f"{backend} could not make a {what}: {error}.",
             "See whether nvidia-smi finds the GPU, whether the driver is new enough for this "
             "TensorRT, and whether its libraries are of the same version as its Python package; "
             '"trt-widget check" tells more.',
@@ -1110,7 +1113,7 @@ def explain_no_builder(
         )
     cause, remedy, evidence = found
     return BuildFailed(
-        f"{backend} could not make a builder. {cause.replace(' in the build', '')}",
+        f"{backend} could not make a {what}. {cause.replace(' in the build', '')}",
         remedy,
         texts,
         evidence=evidence,

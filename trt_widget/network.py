@@ -323,7 +323,10 @@ def _parse_source(
         raise OptionRejected(
             f"{backend} refused the network flags.", "Leave some out.", words.errors()
         )
-    parser = trt.OnnxParser(network, logger)
+    try:
+        parser = trt.OnnxParser(network, logger)
+    except Exception as error:
+        raise diagnosis.explain_no_builder(backend, error, words.since(), "parser") from error
     ok = parser.parse_from_file(str(data)) if source.kind == "path" else parser.parse(data)
     if not ok:
         raise diagnosis.explain_parse(bytes_to_examine, parser, words.since(), in_child=in_child)

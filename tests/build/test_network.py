@@ -702,6 +702,20 @@ print(fails(prepared, logger).cause)
     pytest.fail(f"never explained: {ends}")
 
 
+def test_a_parser_that_is_none_is_a_failure_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the parser's library is of another version than the rest."""
+    refused = TypeError("pybind11::init(): factory function returned nullptr")
+
+    def no_parser(*_: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(trt, "OnnxParser", no_parser)
+    with pytest.raises(errors.BuildFailed) as caught:
+        make(models.mlp(), Logger())
+    assert caught.value.cause.endswith(f"could not make a parser: {refused}.")
+    assert "libraries are of the same version" in caught.value.remedy
+
+
 # ---- plugins ------------------------------------------------------------------------------------
 
 
