@@ -314,19 +314,13 @@ def _parse_source(
     refused = diagnosis.check_external(bytes_to_examine, options.external_data)
     if refused is not None:
         raise refused
-    try:
-        builder = trt.Builder(logger)
-    except Exception as error:
-        raise diagnosis.explain_no_builder(backend, error, words.since()) from error
+    builder = _made("builder", lambda: trt.Builder(logger), backend, words)
     network = builder.create_network(_network_flags(options, backend))
     if network is None:
         raise OptionRejected(
             f"{backend} refused the network flags.", "Leave some out.", words.errors()
         )
-    try:
-        parser = trt.OnnxParser(network, logger)
-    except Exception as error:
-        raise diagnosis.explain_no_builder(backend, error, words.since(), "parser") from error
+    parser = _made("parser", lambda: trt.OnnxParser(network, logger), backend, words)
     ok = parser.parse_from_file(str(data)) if source.kind == "path" else parser.parse(data)
     if not ok:
         raise diagnosis.explain_parse(bytes_to_examine, parser, words.since(), in_child=in_child)
@@ -341,6 +335,14 @@ def _parse_source(
     if not switched_off():
         prepared.identity = identify_model(bytes_to_examine.value, network)
     return prepared
+
+
+def _made(what: str, make: Callable[[], Any], backend: Backend, words: _Words) -> Any:
+    """Make a builder or a parser; where TensorRT gives none, the bindings raise anything."""
+    try:
+        return make()
+    except Exception as error:
+        raise diagnosis.explain_no_builder(backend, error, words.since(), what) from error
 
 
 def _check_encoding(source: Source) -> None:
