@@ -24,7 +24,7 @@ from tests.bench.stats import Row, table
 NAMES = (
     *("callback", "build", "rates", "import", "click", "extra"),
     *("busy", "startup", "gap", "latency", "flood", "engine"),
-    *("progress", "timeline"),
+    *("progress", "recorded", "timeline"),
     *("sse", "terminal", "surfaces"),
     *("queue", "overview", "cluster", "fleet"),
 )
@@ -98,6 +98,7 @@ def everything(options: argparse.Namespace) -> int:
         overview,
         progress,
         queues,
+        recorded,
         surfaces,
         surfaces_cost,
         surfaces_http,
@@ -106,6 +107,7 @@ def everything(options: argparse.Namespace) -> int:
     from tests.bench.figures import say
 
     measure = figures.FIGURES | executors.FIGURES | progress.FIGURES | timeline.FIGURES
+    measure |= recorded.FIGURES
     measure |= surfaces_http.FIGURES | surfaces.FIGURES | surfaces_cost.FIGURES
     measure |= queues.FIGURES | fleet.FIGURES | overview.FIGURES
 

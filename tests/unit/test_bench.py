@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from itertools import pairwise
 from statistics import fmean, median
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from tests.bench import (
+    device,
     executors,
     figures,
     fleet,
+    gpu,
     overview,
     progress,
     queues,
+    recorded,
     surfaces,
     surfaces_cost,
     surfaces_http,
@@ -26,7 +32,7 @@ from tests.bench.__main__ import NAMES, header, parse
 from tests.bench.builds import FLOOD_ROOT, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
 from tests.bench.networks import FAMILIES
-from tests.bench.stats import Row, busiest, differences, interval, ratios, spread, table
+from tests.bench.stats import Row, busiest, differences, interval, ranged, ratios, spread, table
 from tests.traces import mnist_events, timed
 from trt_widget.estimate import Estimator
 from trt_widget.events import to_json
@@ -49,6 +55,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
             *figures.FIGURES,
             *executors.FIGURES,
             *progress.FIGURES,
+            *recorded.FIGURES,
             *timeline.FIGURES,
             *surfaces.FIGURES,
             *queues.FIGURES,
@@ -89,6 +96,8 @@ def test_pairs() -> None:
     assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
     assert differences([2.0, 9.0], [1.0, 3.0]) == [1.0, 6.0]
     assert spread([2.0, 2.0]) == "2.00 [2.00, 2.00]"
+    assert ranged([1.0, 4.0, 2.0]) == "2.00 [1.00, 4.00]"
+    assert ranged([1234.0], 0) == "1,234 [1,234, 1,234]"
     with pytest.raises(ValueError, match="zip"):
         ratios([1.0], [])
 
@@ -264,3 +273,223 @@ def test_what_is_built_was_recorded() -> None:
     assert {name for name, _ in builds} <= recorded
     assert all(builds.count((name, None)) == progress.REPEATS for name in progress.REPEATED)
     assert set(progress.SIZES) == set(FAMILIES)
+
+
+# ------------------------------------------------------------------ on a GPU
+
+
+def made_up(*, gpu_there: bool, networks: int = 3, rounds: int = 7) -> dict[str, Any]:
+    """Make figures that nobody has measured, of the form that measuring gives."""
+    about: dict[str, Any] = {
+        "device": "NVIDIA Imaginary" if gpu_there else device.NO_GPU,
+        "capability": "SM90" if gpu_there else "",
+        "driver": "580.1" if gpu_there else "",
+        "processor": "Some Processor",
+        "cores": 16,
+        "system": "Linux",
+        "load": "0.1",
+        "load after": "1.2",
+        "date": "2026-01-02 03:04",
+        "python": "3.12.3",
+        "trt_widget": "0.1.0",
+        "packages": {"tensorrt_rtx": "1.7.1"},
+        "command": "python -m tests.bench gpu --repeat 7",
+    }
+    names = list(gpu.NAMES)[:networks]
+    inside = {"process": 1.05, "plain": 1.0, "thread": 2.0}
+    ways = {
+        how: [[base * n, 9.0, (base + 1) * n] for n in range(1, rounds + 1)]
+        for how, base in inside.items()
+    }
+    course = dict.fromkeys(gpu._START_ROWS, 0.1)
+    slower = dict.fromkeys(gpu._START_ROWS, 0.35)
+    raw: dict[str, Any] = {
+        "about": about,
+        "failed": {},
+        "seconds": 432.1,
+        "builds": {name: dict.fromkeys(gpu.LOADS, ways) for name in names},
+        "start-up": {gpu.WITHOUT: [course] * rounds},
+        "silence": {
+            name: {"layers": 1825, "callbacks": 1907, "inside_s": 2.0, "share": 0.9, "longest_s": 1}
+            for name in names
+        },
+    }
+    if gpu_there:
+        raw["start-up"][gpu.WITH] = [slower] * rounds
+        one = {"most": 512_000_000, "after": 0, "gone": 0, "kernel": 0, "others": 510_000_000}
+        raw["memory"] = dict.fromkeys(gpu.HOW, one) | {
+            "plain": one | {"kernel": None, "others": None}
+        }
+    return json.loads(json.dumps(raw))  # type: ignore[no-any-return]  # as from --out
+
+
+def cells(text: str, row: str) -> list[list[str]]:
+    """Give the cells of the rows that begin so."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith(f"| {row}")
+    ]
+
+
+def test_the_page_of_a_gpu() -> None:
+    text = gpu.page(made_up(gpu_there=True))
+    assert len(text) < 10_000
+    head = text.splitlines()
+    assert head[0] == "### NVIDIA Imaginary, 2026-01-02"
+    assert head[2] == (
+        "- NVIDIA Imaginary (SM90, driver 580.1); Some Processor, 16 cores, Linux; "
+        "load 0.1 before, 1.2 after."
+    )
+    assert "- Python 3.12.3, tensorrt_rtx 1.7.1, trt_widget 0.1.0." in head
+    assert "432 s: `python -m tests.bench gpu --repeat 7`" in text
+    compared, _, seconds, _, silent = cells(text, "ResNet-50")
+    assert compared == [
+        *("ResNet-50", "idle", "7"),
+        *("1.02 [1.02, 1.02]", "1.05 [1.05, 1.05]"),
+        *("1.50 [1.50, 1.50]", "2.00 [2.00, 2.00]"),
+    ]
+    assert seconds[:3] == ["ResNet-50", "idle", "8.20 [2.05, 14.35] (9.00)"]
+    assert silent == ["ResNet-50", "1,825", "1,907", "2.00 s", "90%", "1.00 s"]
+    assert cells(text, "... to the first callback") == [
+        ["... to the first callback", "100 [100, 100]", "350 [350, 350]", "250 [250, 250]"]
+    ]
+    assert cells(text, "executor process") == [["executor process", "512", "0", "0", "0", "510"]]
+    assert cells(text, "no monitor, new")[0][-2:] == ["not told", "not told"]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 6 + 2 + 6 + 2 + len(gpu._START_ROWS) + 2 + 3 + 2 + 3 + 2
+
+
+def test_the_page_without_a_gpu_and_with_what_failed() -> None:
+    raw = made_up(gpu_there=False, networks=1, rounds=1)
+    raw["failed"] = {"silence": "RuntimeError: no"}
+    del raw["silence"]
+    text = gpu.page(raw)
+    assert text.startswith("### No GPU, 2026-01-02\n\n- Some Processor, 16 cores, Linux; load")
+    assert "with CUDA" not in text
+    assert "GPU memory" not in text
+    assert "Not measured, or not all of it: silence (RuntimeError: no)." in text
+    assert cells(text, "... to the first callback")[0][1:] == ["100 [100, 100]"]
+    assert gpu.page({"about": raw["about"], "failed": {}}).count("|") == 0
+
+
+def test_the_command_line_of_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.parse([]).networks == tuple(gpu.NAMES)
+    assert gpu.parse([]).seconds < 8 * 60
+    plan = gpu.parse(["--network", "mlp:3", "--repeat", "2", "--out", str(tmp_path / "o.json")])
+    assert (plan.networks, plan.repeat) == (("mlp:3",), 2)
+    assert plan.command.startswith("python -m tests.bench gpu --network mlp:3 --repeat 2 --out")
+    for wrong in (["--repeat", "0"], ["--seconds", "nan"], ["--out", str(tmp_path / "no" / "o")]):
+        with pytest.raises(SystemExit):
+            gpu.parse(wrong)
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_what_fails_does_not_keep_the_rest_from_being_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is measured here: each part is replaced."""
+    there = device.Device("NVIDIA Imaginary", "SM90", "580.1", "GPU-1")
+    monkeypatch.setattr(device, "find", lambda: there)
+    monkeypatch.setattr(device, "nvml", lambda: None)
+
+    def fail(*_: Any) -> None:
+        raise OSError("no such thing")
+
+    def builds(_networks: Any, _rounds: Any, _deadline: Any, keep: Any) -> None:
+        keep(made_up(gpu_there=True)["builds"])
+        raise TimeoutError("too late")
+
+    monkeypatch.setattr(gpu, "start_up", fail)
+    monkeypatch.setattr(gpu, "silence", lambda *_: made_up(gpu_there=True)["silence"])
+    monkeypatch.setattr(gpu, "compare", builds)
+    raw = gpu.measure(gpu.parse(["--out", str(tmp_path / "o.json")]))
+    assert raw["failed"] == {
+        "start-up": "OSError: no such thing",
+        "builds": "TimeoutError: too late",
+    }
+    assert json.loads((tmp_path / "o.json").read_text()) == raw
+    text = gpu.page(raw)
+    assert cells(text, "ResNet-50")[0][0] == "ResNet-50"
+    assert "nvidia-ml-py is missing" in text
+    monkeypatch.setattr(gpu, "measure", lambda _: raw)
+    assert gpu.main([]) == 1
+
+
+def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each network gets a round; then whatever has the fewest and fits. The clock is a stand-in."""
+    now = [0.0]
+    built: list[str] = []
+
+    def round_(_kernel: Any, path: str, _found: Any, turn: int) -> None:
+        name = path.rpartition("/")[2].removesuffix(".onnx")
+        built.append(f"{name} {turn}")
+        now[0] += {"convnet": 10.0, "mlp": 1.0}[name]
+
+    monkeypatch.setattr(gpu, "Kernel", mock.MagicMock())
+    monkeypatch.setattr(gpu, "_round", round_)
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
+    gpu.compare(("convnet:3", "mlp:4"), 4, 24.0, lambda _: None)
+    assert built == ["convnet 0", "mlp 0", "convnet 1", "mlp 1", "mlp 2"]
+    built.clear()
+    now[0] = 0.0
+    gpu.compare(("convnet:3", "mlp:4"), 2, 1.0, lambda _: None)
+    assert built == ["convnet 0", "mlp 0"]
+
+
+class Nvml:
+    """A stand-in for the library of NVIDIA's driver."""
+
+    class NVMLError(Exception):
+        """Its error."""
+
+    def __init__(self, *, uuid: str = "GPU-1", count: int = 1) -> None:
+        self.uuid, self.count = uuid, count
+        self.bytes = iter([100, 100, *[700] * 10_000])
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802 - its name
+        return "580.1"
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return self.count
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != self.uuid:
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: object) -> Any:  # noqa: N802
+        return SimpleNamespace(used=next(self.bytes))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _handle: object) -> list[Any]:  # noqa: N802
+        return [
+            SimpleNamespace(pid=7, usedGpuMemory=500),
+            SimpleNamespace(pid=8, usedGpuMemory=None),
+        ]
+
+
+def test_the_memory_of_a_gpu_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "SETTLE_S", 0.0)
+    monkeypatch.setattr(device, "nvml", Nvml)
+    with device.Memory("GPU-1", period_s=0.001) as watched:
+        time.sleep(0.1)
+    assert (watched.before, watched.most, watched.after) == (100, 700, 700)
+    assert watched.by_process == {7: 500, 8: 0}
+    assert device._driver() == "580.1"
+    device.Memory("GPU-2")  # the only one there is
+    monkeypatch.setattr(device, "nvml", lambda: Nvml(count=2))
+    with pytest.raises(RuntimeError, match="does not know the GPU GPU-2"):
+        device.Memory("GPU-2")
+    monkeypatch.setattr(device, "nvml", lambda: None)
+    with pytest.raises(RuntimeError, match="pip install nvidia-ml-py"):
+        device.Memory("GPU-1")
+
+
+def test_a_machine_without_a_gpu_says_so() -> None:
+    assert not device.find()
+    assert str(device.find()) == "no GPU"
+    there = device.Device("NVIDIA Imaginary", "SM90", "", "GPU-1")
+    assert str(there) == "NVIDIA Imaginary (SM90), driver unknown"
