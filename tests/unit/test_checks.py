@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import socket
 import sys
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from tests.run import BINDINGS, ROOT, STUBS
+from tests.traces import mnist_events
 from trt_widget import _checks, _sample
 from trt_widget._checks import CHECKS, Check, NotRun, Subject, Unexpected, perform
 from trt_widget._scrub import _known, scrub
@@ -87,7 +90,7 @@ def test_what_is_within_is_scrubbed_too() -> None:
 
 # ---- what is sound ------------------------------------------------------------------------------
 
-ROOT = PhaseStarted(0.0, "root", None, 2)
+BEGIN = PhaseStarted(0.0, "root", None, 2)
 END = PhaseFinished(1.0, "root")
 
 
@@ -95,11 +98,11 @@ END = PhaseFinished(1.0, "root")
     ("events", "said"),
     [
         ([], "there was no callback"),
-        ([ROOT], "these phases did not end: ['root']"),
-        ([ROOT, StepCompleted(0.1, "root", 2), END], "step 2 of 2 in 'root'"),
-        ([ROOT, PhaseStarted(0.1, "leaf", "nobody", 1), END], "do not fit together"),
-        ([ROOT, END, END], "do not fit together"),
-        ([ROOT, StepCompleted(0.1, "nobody", 0), END], "do not fit together"),
+        ([BEGIN], "these phases did not end: ['root']"),
+        ([BEGIN, StepCompleted(0.1, "root", 2), END], "step 2 of 2 in 'root'"),
+        ([BEGIN, PhaseStarted(0.1, "leaf", "nobody", 1), END], "do not fit together"),
+        ([BEGIN, END, END], "do not fit together"),
+        ([BEGIN, StepCompleted(0.1, "nobody", 0), END], "do not fit together"),
     ],
 )
 def test_what_is_not_sound_is_told(events: list[Event], said: str) -> None:
@@ -110,7 +113,7 @@ def test_what_is_not_sound_is_told(events: list[Event], said: str) -> None:
 
 def test_what_is_sound_is_given_as_a_tree() -> None:
     unknown = [PhaseStarted(0.1, "leaf", "root", 0), StepCompleted(0.2, "leaf", 7)]
-    events = [ROOT, *unknown, PhaseFinished(0.3, "leaf"), StepCompleted(0.4, "root", 1), END]
+    events = [BEGIN, *unknown, PhaseFinished(0.3, "leaf"), StepCompleted(0.4, "root", 1), END]
     assert _checks._check_sound(events).timing_columns()["count"] == [1, 1]
 
 
@@ -131,13 +134,24 @@ def test_whatever_a_check_raises_is_what_it_came_to(
     error: BaseException, status: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(subject: Subject) -> str:
-        subject.events.append(ROOT)
+        subject.events.append(BEGIN)
         raise error
 
     monkeypatch.setattr(_checks, "CHECKS", (Check("x", "x", fail),))
     found = perform("x", "tensorrt_rtx")
     assert (found["status"], found["seen"]) == (status, seen)
     assert [event["event"] for event in found["events"]] == ["phase_start"]
+
+
+def test_the_page_has_every_check_and_every_version() -> None:
+    page = (ROOT / "notebooks" / "docs" / "full-tensorrt.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (\w[^|]*) \|.*\|$", page.split("\n## ")[1], re.MULTILINE) == [
+        "check",
+        *(check.title for check in CHECKS),
+    ]
+    for version in (*BINDINGS, STUBS.partition("==")[2].rpartition(".0.")[0]):
+        assert version in page
+    assert f"the {len(mnist_events()):,} callbacks" in page
 
 
 def test_names_and_titles_are_unique() -> None:
