@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import tensorrt_rtx
 from tests import models
 from tests.attributes import ONLY_RTX, keywords, sources, used
 from tests.full import bindings
-from trt_widget import Build, ProgressMonitor, backend, logger, options
+from trt_widget import Build, ProgressMonitor, _sample, _trtexec, backend, logger, options
 from trt_widget.backend import backend_of, find_backend, package_of
 from trt_widget.errors import OptionError, OptionRejected, WrongBackendError
 from trt_widget.events import LogMessage, expand
@@ -50,6 +51,47 @@ def test_the_severities_are_what_the_logger_takes_them_for(trt: Any) -> None:
     assert severities.keys() == logger._LEVELS.keys()
     assert severities["warning"] == logger._WARNING
     assert sorted(severities, key=severities.__getitem__) == list(logger._LEVELS)
+
+
+def test_what_hints_name_exists(trt: Any, is_10: bool) -> None:
+    """Or is said to be of TensorRT 10."""
+    owners = {"config": "IBuilderConfig", "network": "INetworkDefinition", "layer": "ILayer"}
+    found = 0
+    for hint in _trtexec._HINTS.values():
+        for name, attribute in re.findall(r"\b(config|network|layer)\.(\w+)", hint):
+            found += 1
+            there = hasattr(getattr(trt, owners[name]), attribute)
+            assert there is (is_10 or "(of TensorRT 10)" not in hint), hint
+    assert found > 20
+
+
+def test_the_switches_of_trtexec_are_flags(full: Backend, is_10: bool) -> None:
+    named = {flag for flags, _ in _trtexec._FLAGS.values() for flag in flags}
+    missing = named - set(full.builder_flags())
+    assert missing == (set() if is_10 else named & options._PRECISIONS)
+
+
+def test_a_switch_that_the_version_does_not_have(
+    environment: dict[str, str], version: str, is_10: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "x.onnx").write_bytes(_sample.sample_model())
+    done = subprocess.run(
+        [sys.executable, "-m", "trt_widget", "build", "x.onnx", "--backend", "tensorrt", "--fp16"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    if is_10:  # it comes as far as to ask for a GPU
+        assert done.returncode == 1
+        assert f"TensorRT {version} needs a GPU to build" in done.stderr
+    else:
+        assert done.returncode == 2
+        assert f"TensorRT {version} has no 'FP16'" in done.stderr
+        assert "Convert the ONNX model instead" in done.stderr
 
 
 # ---- the backend, and where 10 and 11 differ ----------------------------------------------------
