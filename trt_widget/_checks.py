@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +34,7 @@ from trt_widget.events import (
     expand,
     to_json,
 )
+from trt_widget.executors.isolation import python_command
 from trt_widget.logger import make_logger
 from trt_widget.monitor import ProgressMonitor
 from trt_widget.network import prepare
@@ -54,6 +58,9 @@ NOT_RUN: Final = "not run"
 
 #: Seconds that a build which is to be cancelled waits at each step.
 _PAUSE_S: Final = 0.05
+#: Seconds between two looks.
+_LOOK_S: Final = 0.02
+_SECOND: Final = "from trt_widget._checks import wait_elsewhere; wait_elsewhere(sys.argv[2])"
 #: Seconds that such a build has to hear of its cancel; far more than it needs.
 _GRACE_S: Final = 60.0
 #: How far an engine's numbers may be from the exact ones, as a share: TF32 has ten bits.
@@ -237,9 +244,23 @@ def _cancelled(subject: Subject, **options: Any) -> Any:
 
 def pause_at_steps(_builder: Any, _network: Any, config: Any) -> None:
     """Be the ``configure=`` of a build that waits at each step, so that it can be cancelled."""
+    _at_steps(config, lambda: time.sleep(_PAUSE_S))
+
+
+def hold_at_steps(gate: str, _builder: Any, _network: Any, config: Any) -> None:
+    """Be the ``configure=`` of a build that waits until there is a file ``gate``."""
+
+    def hold() -> None:
+        while not os.path.exists(gate):  # noqa: PTH110 - plain text travels to the process
+            time.sleep(_LOOK_S)
+
+    _at_steps(config, hold)
+
+
+def _at_steps(config: Any, action: Callable[[], object]) -> None:
     base = backend_of(config).module.IProgressMonitor
 
-    class Pauses(base):  # type: ignore[misc,valid-type]  # of whichever package it is
+    class Waits(base):  # type: ignore[misc,valid-type]  # of whichever package it is
         def __init__(self) -> None:
             base.__init__(self)
 
@@ -250,10 +271,77 @@ def pause_at_steps(_builder: Any, _network: Any, config: Any) -> None:
             pass
 
         def step_complete(self, *_: Any) -> bool:
-            time.sleep(_PAUSE_S)
+            action()
             return True
 
-    config.progress_monitor = Pauses()
+    config.progress_monitor = Waits()
+
+
+def _turns(subject: Subject) -> str:
+    """Have a build of another process wait for one here, which is held at its first step."""
+    options = _exclusively(subject.backend)
+    begun = threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+        gate = Path(folder, "go on")
+        first = Build(
+            _sample.sample_model(),
+            backend=subject.backend,
+            executor="process",
+            configure=functools.partial(hold_at_steps, str(gate)),
+            **options,
+        )
+
+        def look(events: list[Event]) -> None:
+            if any(isinstance(event, PhaseStarted) for event in events):
+                begun.set()
+
+        first.subscribe(look)
+        first.start()
+        try:
+            while not begun.wait(_LOOK_S) and first.result is None:
+                pass
+            told, ended = _wait_elsewhere(subject.package, gate)
+        finally:
+            gate.touch()
+            first.wait()
+    if not told:
+        raise Unexpected("a build of another process did not wait")
+    if ended != "succeeded":
+        raise Unexpected(f"the build that had waited {ended}")
+    return f"the second waited for {told}, and succeeded after it"
+
+
+def _exclusively(backend: Backend) -> dict[str, bool]:
+    """Give the options of builds that wait for each other: the default, where tactics are timed."""
+    return {"exclusive": True} if backend.is_rtx else {}
+
+
+def _wait_elsewhere(package: str, gate: Path) -> tuple[str, str]:
+    """Start a build in another process; give for whom it waits and, once let on, its outcome."""
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        python_command(_SECOND, package),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as second:
+        assert second.stdout is not None  # noqa: S101 - it was made with a pipe
+        told = second.stdout.readline().strip()
+        gate.touch()
+        return told, second.stdout.readline().strip()
+
+
+def wait_elsewhere(package: str) -> None:
+    """Be that process: print for whom the build waits, if it does, and what it came to."""
+    backend = find_backend(package)
+    build = Build(
+        _sample.sample_model(), backend=backend, executor="process", **_exclusively(backend)
+    ).start()
+    while build.status == "pending" and not build.waiting_for:
+        time.sleep(_LOOK_S)
+    print(build.waiting_for or "", flush=True)  # noqa: T201 - it is read by the first
+    build.wait_ended()
+    print(build.status, flush=True)  # noqa: T201 - the same
 
 
 def _failure(subject: Subject) -> str:
@@ -340,6 +428,7 @@ CHECKS: Final = (
     Check("cancel", "a cancel at the first step", _cancel),
     Check("cancel-process", "a cancel in a process of its own", _cancel_process),
     Check("cancel-now", "a cancel that does not wait for a step", _cancel_now),
+    Check("turns", "builds of two processes take turns", _turns),
     Check("failure", "models that cannot be built", _failure),
     Check("timing-cache", "the timing cache", _timing_cache),
     Check("runs", "the engine runs", _runs),
