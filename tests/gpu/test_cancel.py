@@ -114,11 +114,12 @@ def child_of(build: Build) -> psutil.Process:
 
 def in_the_middle(build: Build) -> None:
     """Wait until TensorRT works, and has not said anything for a while."""
-    until(
-        lambda: build.tree.paths > 5 and build.now() - build.tree.last_callback > 0.3,
-        LONGEST_S,
-        "a silence of TensorRT",
-    )
+
+    def look() -> bool:
+        assert build.result is None, build.result
+        return build.tree.paths > 5 and build.now() - build.tree.last_callback > 0.3
+
+    until(look, LONGEST_S, "a silence of TensorRT")
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -206,8 +207,8 @@ def test_a_child_that_is_killed_gives_its_memory_back(
     more = baseline.check("a kill")
     told = "not told" if of_child is None else f"{of_child / MIB:.0f} MiB"
     figures.say(
-        f"kill -9 of a building child that held {told} of GPU memory ({held / MIB:.0f} MiB of "
-        f"all): {more / MIB:.0f} MiB more than before afterwards"
+        f"kill -9 of a child that builds: while it did, {held / MIB:.0f} MiB more GPU memory were "
+        f"used than before (of the child itself: {told}), and {more / MIB:.0f} MiB more after it"
     )
     for executor in EXECUTORS:
         built(executor)
@@ -220,7 +221,7 @@ def test_a_child_that_is_killed_gives_its_memory_back(
 def starved(request: pytest.FixtureRequest, baseline: Baseline, figures: Figures) -> Iterator[str]:
     """Have another process take the GPU's memory while the test runs; give what it leaves."""
     if DRY:
-        yield request.param
+        yield f"all, not {request.param}: a dry run"
         return
     # What a CUDA context takes is twice the tolerance, and a bit is for the libraries in it.
     leave = 0 if request.param == "nothing" else 2 * baseline.tolerance + 128 * MIB
@@ -241,7 +242,7 @@ def test_a_build_without_gpu_memory(starved: str, target: dict[str, Any], figure
     result = build.result
     assert result is not None
     said = str(result.error).splitlines()[0] if result.error is not None else ""
-    figures.say(f"a build while {starved} of the GPU's memory is left: {result.status} {said}")
+    figures.say(f"a build with little GPU memory ({starved}): {result.status}. {said}".strip())
     if result.error is not None:
         figures.lines += [f"    {text[:300]}" for text in result.error.messages[-6:]]
     if result.status == "succeeded":
