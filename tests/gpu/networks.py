@@ -96,7 +96,7 @@ def _values(use: tuple[str, int], shape: tuple[int, ...], random: np.random.Gene
 
 
 def _transformer() -> onnx.ModelProto:
-    # 96 blocks: 1,632 nodes and 19 MB of weights.
+    # 96 blocks: 1,536 nodes and 19 MB of weights.
     return models.transformer(96)
 
 
