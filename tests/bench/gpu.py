@@ -53,6 +53,8 @@ LOADS = ("idle", "busy")
 INSIDE, CPU, WHOLE = range(3)
 #: No part of the figures but the builds takes more rounds than that.
 MOST_ROUNDS = 10
+#: How much longer a round may take than the one before it, for one more to be begun.
+_SLACK = 1.2
 WITHOUT, WITH = "without CUDA", "with CUDA"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: What is measured of the start of a process, beside the builds: arguments of the script.
@@ -68,6 +70,7 @@ class Plan:
     repeat: int = MOST_ROUNDS
     out: Path | None = None
     traces: Path | None = None
+    show: Path | None = None
     command: str = "python -m tests.bench gpu"
 
 
@@ -81,6 +84,7 @@ def parse(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--out", type=Path, help="file of JSON for all that was measured")
     parser.add_argument("--traces", type=Path, help="folder for traces of both executors")
     parser.add_argument("--network", action="append", help=f"these only; of {', '.join(NAMES)}")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: print FILE")
     given = parser.parse_args(arguments)
     if given.repeat < 1 or not given.seconds > 0:
         parser.error("--repeat and --seconds must be positive")
@@ -92,6 +96,7 @@ def parse(arguments: Sequence[str]) -> Plan:
         given.repeat,
         given.out,
         given.traces,
+        given.show,
         shlex.join(["python", "-m", "tests.bench", "gpu", *arguments]),
     )
 
@@ -253,14 +258,23 @@ def compare(
             fitting = [
                 name
                 for name in networks
-                if done[name] == 0 or (done[name] < rounds and took[name] < left)
+                if done[name] == 0 or (done[name] < rounds and took[name] * _SLACK < left)
             ]
             if not fitting:
                 return
             network = min(fitting, key=lambda name: done[name])
             begun = time.monotonic()
+            until = deadline if done[network] else math.inf
             with _model(network) as path:
-                _round(kernel, path, found[network], turn=done[network])
+                measured = _round(kernel, path, done[network], until)
+            if measured is None:
+                say(
+                    f"  {network}: the time is over in round {done[network] + 1}, which is left out"
+                )
+                return
+            for load, ways in measured.items():
+                for how, one in ways.items():
+                    found[network][load][how].append(one)
             done[network] += 1
             took[network] = time.monotonic() - begun
             say(f"  {network}, round {done[network]}: {took[network]:.1f} s")
@@ -271,11 +285,18 @@ def _nothing() -> dict[str, list[list[float]]]:
     return {how: [] for how in HOW}
 
 
-def _round(kernel: Kernel, path: str, found: Mapping[str, Any], turn: int) -> None:
+def _round(
+    kernel: Kernel, path: str, turn: int, until: float
+) -> dict[str, dict[str, list[float]]] | None:
+    """Build in every way; None where the time is over before all is built."""
+    found: dict[str, dict[str, list[float]]] = {load: {} for load in LOADS}
     for load in LOADS:
         for how in HOW if turn % 2 else HOW[::-1]:
+            if time.monotonic() > until:
+                return None
             code = f"builds.timed_build({how!r}, {path!r}, busy={load == 'busy'})"
-            found[load][how].append(printed(kernel.run(code, timeout=900)))
+            found[load][how] = printed(kernel.run(code, timeout=900))
+    return found
 
 
 # ------------------------------------------------------------------ all of it
@@ -500,7 +521,8 @@ def _memory_part(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; return the exit status."""
-    raw = measure(parse(arguments))
+    """Measure, or read what was measured, and print; return the exit status."""
+    plan = parse(arguments)
+    raw = measure(plan) if plan.show is None else json.loads(plan.show.read_text("utf-8"))
     print(page(raw), end="", flush=True)
     return 1 if raw["failed"] else 0

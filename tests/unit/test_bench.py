@@ -386,7 +386,7 @@ def test_the_command_line_of_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_fails_does_not_keep_the_rest_from_being_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is measured here: each part is replaced."""
     there = device.Device("NVIDIA Imaginary", "SM90", "580.1", "GPU-1")
@@ -412,29 +412,52 @@ def test_what_fails_does_not_keep_the_rest_from_being_measured(
     text = gpu.page(raw)
     assert cells(text, "ResNet-50")[0][0] == "ResNet-50"
     assert "nvidia-ml-py is missing" in text
-    monkeypatch.setattr(gpu, "measure", lambda _: raw)
-    assert gpu.main([]) == 1
+    capsys.readouterr()
+    assert gpu.main(["--show", str(tmp_path / "o.json")]) == 1
+    assert capsys.readouterr().out == text
 
 
 def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each network gets a round; then whatever has the fewest and fits. The clock is a stand-in."""
+    """Each network gets a round; then whatever has the fewest and fits. The times are made up."""
     now = [0.0]
     built: list[str] = []
 
-    def round_(_kernel: Any, path: str, _found: Any, turn: int) -> None:
-        name = path.rpartition("/")[2].removesuffix(".onnx")
-        built.append(f"{name} {turn}")
-        now[0] += {"convnet": 10.0, "mlp": 1.0}[name]
+    def run(cell: Any) -> list[float]:
+        name, seconds = cell
+        built.append(name)
+        now[0] += seconds
+        return [seconds, 0.0, seconds]
 
-    monkeypatch.setattr(gpu, "Kernel", mock.MagicMock())
-    monkeypatch.setattr(gpu, "_round", round_)
+    def rounds(most: int, deadline: float) -> tuple[int, ...]:
+        """Give how many whole rounds of each network were kept."""
+        built.clear()
+        now[0] = 0.0
+        kept: list[dict[str, Any]] = []
+        gpu.compare(("convnet:3", "mlp:4"), most, deadline, kept.append)
+        return tuple(len(ways["busy"]["thread"]) for ways in kept[-1].values())
+
+    kernel = mock.MagicMock()
+    kernel.__enter__.return_value.run = lambda code, **_: next(
+        ((name, seconds) for name, seconds in pace.items() if f"/{name}.onnx" in code), None
+    )
+    monkeypatch.setattr(gpu, "Kernel", lambda _version: kernel)
+    monkeypatch.setattr(gpu, "printed", run)
     monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
-    gpu.compare(("convnet:3", "mlp:4"), 4, 24.0, lambda _: None)
-    assert built == ["convnet 0", "mlp 0", "convnet 1", "mlp 1", "mlp 2"]
-    built.clear()
-    now[0] = 0.0
-    gpu.compare(("convnet:3", "mlp:4"), 2, 1.0, lambda _: None)
-    assert built == ["convnet 0", "mlp 0"]
+    pace = {"convnet": 10.0, "mlp": 1.0}
+    assert rounds(4, 66.0 + 2 * 66.0) == (2, 4)
+    assert rounds(2, 1.0) == (1, 1)
+    assert len(built) == 2 * 6
+    assert rounds(1, 1e9) == (1, 1)
+
+    def slower(cell: Any) -> list[float]:
+        pace["convnet"] *= 1.1
+        return run(cell)
+
+    # A round that gets longer than the one before ends with the time, and is not kept.
+    monkeypatch.setattr(gpu, "printed", slower)
+    pace = {"convnet": 10.0, "mlp": 1.0}
+    assert rounds(9, 200.0)[0] == 1
+    assert now[0] < 230.0
 
 
 class Nvml:

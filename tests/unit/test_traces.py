@@ -52,7 +52,8 @@ def test_a_file_says_what_was_recorded_and_where(trace: Trace, tmp_path: Path) -
         *("network", "executor", "package", "version", "device", "driver", "processor", "cores"),
         *("load", "date", "python", "system", "trt_widget"),
     } <= set(info)
-    assert bool(info["driver"]) == (info["device"] != "no GPU")
+    if info["device"] == "no GPU":
+        assert info["driver"] == ""
     assert trace.end.status == "succeeded"
     assert trace.ready.layers > 0
     assert trace.events[0] is trace.ready
