@@ -33,7 +33,7 @@ def test_without_a_gpu_only_the_bindings_are_checked(
 ) -> None:
     printed, report = check(environment, tmp_path)
     lines = printed.splitlines()
-    assert lines[1] == "no NVIDIA driver"
+    assert lines[1].startswith(("no NVIDIA driver", "no GPU, driver "))
     assert lines[3] == f"tensorrt {version}"
     assert lines[4].startswith("  ok      imported: ")
     assert "a monitor is called through C++" in lines[4]

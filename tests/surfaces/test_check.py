@@ -78,7 +78,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes, Path]:
 def test_the_real_builder_does_what_is_relied_upon(whole: tuple[str, bytes, Path]) -> None:
     lines = whole[0].splitlines()
     assert re.fullmatch(r"trt-widget \S+, Python \S+, \S+ \S+ \S+", lines[0])
-    assert lines[1] == "no NVIDIA driver"
+    # (A driver may be there; the tests hide its GPUs.)
+    assert lines[1].startswith(("no NVIDIA driver", "no GPU, driver "))
     start = next(index for index, line in enumerate(lines) if line.startswith("tensorrt_rtx "))
     checks = lines[start + 1 : start + 1 + len(CHECKS)]
     for expected, line in zip(CHECKS, checks, strict=True):
@@ -113,7 +114,6 @@ def test_the_report_has_the_recorded_callbacks(whole: tuple[str, bytes, Path]) -
             jsonschema.validate(event, schema())
     assert report["format"] == 1
     assert report["gpus"] == []
-    assert report["driver"] == report["cuda"] is None
     assert report["installed"]["tensorrt-rtx"]
 
 
