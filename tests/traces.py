@@ -35,6 +35,8 @@ from trt_widget.events import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    Callback = PhaseStarted | StepCompleted | PhaseFinished
+
 DATA = Path(__file__).parent / "data"
 MNIST = DATA / "tensorrt-10.16-mnist.jsonl.gz"
 FOLDER = DATA / "traces"
@@ -99,7 +101,7 @@ class Trace:
         return self.name
 
     @cached_property
-    def callbacks(self) -> tuple[Event, ...]:
+    def callbacks(self) -> tuple[Callback, ...]:
         """What TensorRT called, in that order."""
         return tuple(event for event in self.events if isinstance(event, CALLBACKS))
 

@@ -110,8 +110,7 @@ def costs(rounds: int) -> list[Row]:
             )
         )
         for what, text in (("timeline", "timeline's data, ms"), ("picture", "picture in SVG, ms")):
-            spent = [1000 * one for one in seconds[name, what]]
-            rows.append(Row(f"... {text}", ranged(spent)))
+            rows.append(Row(f"... {text}", ranged([1000 * one for one in seconds[name, what]])))
     return rows
 
 
