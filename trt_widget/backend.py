@@ -236,7 +236,7 @@ def find_backend(choice: str | ModuleType | Backend | None = None) -> Backend:
 
 def _default() -> Backend:
     full, why_not_full = _import("tensorrt")
-    if full is not None and gpus():
+    if full is not None and _has_gpu():
         return Backend("tensorrt", full)
     rtx, why_not_rtx = _import("tensorrt_rtx")
     if rtx is not None:
@@ -248,6 +248,13 @@ def _default() -> Backend:
         f"(tensorrt: {why_not_full}; tensorrt_rtx: {why_not_rtx}).",
         _INSTALL,
     )
+
+
+def _has_gpu() -> bool:
+    """Tell whether there is a GPU; CUDA is started here only where nobody else could say."""
+    from trt_widget.executors.isolation import gpus_apart
+
+    return bool(gpus_apart() or gpus())
 
 
 def _from_module(module: ModuleType) -> Backend:

@@ -8,14 +8,14 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING
 
-from tests.cuda_driver import ONE_DEVICE, Driver
+import pytest
+
+from tests.cuda_driver import NO_DEVICE, ONE_DEVICE, Driver
 from trt_widget.backend import gpus
 from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_the_notebooks_folder_comes_late_and_pythons_library_first(
@@ -82,3 +82,30 @@ def test_cuda_is_not_started_here_by_asking(tmp_path: Path) -> None:
     pid, names = done.stdout.strip().split(" ", 1)
     assert names == "['compiled']"
     assert [started.pid == int(pid) for started in driver.started()] == [False]
+
+
+@pytest.mark.parametrize(
+    ("answer", "chosen"), [(ONE_DEVICE, "tensorrt"), (NO_DEVICE, "tensorrt_rtx")]
+)
+def test_nor_by_choosing_the_package(answer: int, chosen: str, tmp_path: Path) -> None:
+    """Full TensorRT is a stand-in: which of the two it is depends on whether there is a GPU."""
+    (tmp_path / "tensorrt.py").write_text("class Builder: ...\nclass IProgressMonitor: ...\n")
+    driver = Driver(tmp_path, answer=answer)
+    code = (
+        "import os; from trt_widget.backend import find_backend; "
+        "print(os.getpid(), find_backend().name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**driver.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    pid, name = done.stdout.split()
+    assert name == chosen
+    # Where there is no GPU, CUDA has nothing to start here either.
+    apart = [started.pid != int(pid) for started in driver.started()]
+    assert apart == ([True] if answer == ONE_DEVICE else [True, False])
