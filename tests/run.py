@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import io
 import os
 import platform
 import shutil
@@ -24,10 +25,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 import venv
 import xml.etree.ElementTree as ET
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +47,10 @@ STUBS = "tensorrt-stubs==10.13.0.35.1"
 # The Python side of full TensorRT, whose libraries are not there: see tests/full/bindings.py.
 BINDINGS = ("10.16.1.11", "11.4.0.106")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+#: Set by Ctrl-C: nothing more is begun, and what runs is ended.
+stopping = threading.Event()
 
 
 @dataclass
@@ -178,6 +185,11 @@ class Env:
     """For temporary files; the system's if there is none."""
 
     @property
+    def stacks(self) -> Path:
+        """Where a test that hangs tells what its processes do."""
+        return Path(self.folder, "stacks.txt")
+
+    @property
     def python(self) -> Path:
         """Its interpreter."""
         if sys.platform == "win32":
@@ -186,8 +198,10 @@ class Env:
 
     def say(self, line: str) -> None:
         """Print a line, whole: others may be printing too."""
-        sys.stdout.write(f"{self.label}{line}\n")
-        sys.stdout.flush()
+        # A reader that has left (``| head``) ends no step.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(f"{self.label}{line}\n")
+            sys.stdout.flush()
 
     def call(self, command: Sequence[str]) -> int:
         """Run a command of the environment in the project's folder; return its exit status."""
@@ -205,7 +219,10 @@ class Env:
         }
         if self.folder:
             environ |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), self.folder)
+            environ["TRT_WIDGET_TEST_STACKS"] = str(self.stacks)
         environ.pop("PYTHONPATH", None)
+        if stopping.is_set():
+            return 130
         self.say(f"$ {' '.join(command)}")
         # A file and no pipe: what a test leaves running would keep that open.
         descriptor, path = tempfile.mkstemp(".log", dir=self.folder or None)
@@ -220,15 +237,29 @@ class Env:
                 self.say(str(error))
                 return 127
             code, begun = None, ""
-            while code is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(0.5)
-                *lines, begun = (begun + log.read()).split("\n")
-                for line in lines:
-                    self.say(line)
+            try:
+                while code is None:
+                    if stopping.is_set():
+                        end(process)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        code = process.wait(0.5)
+                    *lines, begun = (begun + log.read()).split("\n")
+                    for line in lines:
+                        self.say(line)
+            finally:
+                process.kill()
             if begun:
                 self.say(begun)
         return code
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that has had Ctrl-C, as all of the terminal have, and may be cleaning up."""
+    for harder in (process.terminate, process.kill):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+            return
+        harder()
 
 
 def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, float]:
@@ -238,9 +269,13 @@ def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, f
     with tempfile.TemporaryDirectory(prefix="tw-", ignore_cleanup_errors=True) as folder:
         own = replace(env, label=label, folder=folder)
         own.say(f"=== {step.title}")
-        stacks = RESULTS / f"stacks-{step.name}.txt"
-        stacks.unlink(missing_ok=True)
-        outcome = step.run(own)
+        stacks = own.stacks
+        try:
+            outcome = step.run(own)
+        except Exception:  # noqa: BLE001 - whatever it is, the other steps run and are counted
+            outcome = Outcome(failed=1)
+            for line in traceback.format_exc().splitlines():
+                own.say(line)
         if stacks.exists():
             for line in stacks.read_text("utf-8", errors="replace").splitlines():
                 own.say(line)
@@ -331,9 +366,13 @@ def main() -> int:
     jobs = min(2, os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs, help="steps that run at a time")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error("--jobs must be 1 or more")
     if unknown := set(options.steps) - set(names):
         parser.error(f"no such step: {', '.join(sorted(unknown))} (there are: {', '.join(names)})")
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     # In the background of a shell, or under nohup, these are ignored, also by what is started from
     # here; and some tests send them to what they have started.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -352,14 +391,16 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     steps = [step for step in STEPS if not options.steps or step.name in options.steps]
     width = max(map(len, names))
-    # Threads that only pass on what processes print; the interpreter ends when all have.
-    with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+    # Threads that only pass on what processes print.
+    with ThreadPoolExecutor(options.jobs) as pool:
         running = [pool.submit(run_step, step, env, f"{step.name:<{width}} | ") for step in steps]
         try:
-            rows += [each.result() for each in running]
-        except BaseException:  # Ctrl-C, which the processes get too
-            pool.shutdown(cancel_futures=True)
-            raise
+            wait(running)
+        except KeyboardInterrupt:
+            stopping.set()
+            for each in running:
+                each.cancel()
+    rows += [each.result() for each in running if not each.cancelled()]
 
     print(f"\n{'step':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for name, outcome, seconds in rows:
@@ -371,6 +412,8 @@ def main() -> int:
     )
     print(f"{'all':<12}{'':>25}{time.monotonic() - started:>9.1f}")
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    if stopping.is_set():
+        return 130
     return 1 if failed else 0
 
 

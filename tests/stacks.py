@@ -1,11 +1,12 @@
 """What every process of a test does, shortly before the test is ended because it takes too long.
 
 pytest-timeout shows the threads of pytest itself; where a worker or a server hangs, that says
-nothing. Written to .cache/test-results/stacks-STEP-N.txt, which tests/run.py prints.
+nothing. Written to the file that TRT_WIDGET_TEST_STACKS names, which tests/run.py prints.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -20,14 +21,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-RESULTS = Path(__file__).parent.parent / ".cache" / "test-results"
 #: Share of the time that a test may take, after which it is looked at.
 SHARE = 0.8
 
 
 def write_stacks(file: Path, title: str) -> None:
     """Append the stacks of this process and of all below it, as py-spy sees them."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     me = psutil.Process()
     program = shutil.which("py-spy", path=str(Path(sys.executable).parent))
     with file.open("a", encoding="utf-8") as out:
@@ -46,12 +45,13 @@ def write_stacks(file: Path, title: str) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Watch a test."""
-    seconds = float(item.config.getini("timeout") or 0)
-    if not seconds or item.get_closest_marker("timeout") is not None:
+    file = os.environ.get("TRT_WIDGET_TEST_STACKS")
+    marker = item.get_closest_marker("timeout")
+    given = marker.args[0] if marker is not None and marker.args else None
+    seconds = float(given or item.config.getini("timeout") or 0)
+    if not file or not seconds:
         return (yield)
-    folder = item.path.parent.name
-    file = RESULTS / f"stacks-{folder}.txt"
-    timer = threading.Timer(SHARE * seconds, write_stacks, (file, item.nodeid))
+    timer = threading.Timer(SHARE * seconds, write_stacks, (Path(file), item.nodeid))
     timer.daemon = True
     timer.start()
     try:
