@@ -1,7 +1,9 @@
 """What the package uses of TensorRT's objects, read from its source.
 
-The objects are ``Any`` for mypy, and those of full TensorRT cannot be made on a machine without a
-GPU. So the source is searched for attributes of what is, by its name, one of TensorRT's objects.
+mypy holds the source against the stubs of TensorRT 10.13 (tests/stubs.py). It cannot ask the
+packages themselves, TensorRT for RTX and other versions among them, and it sees no name in a text
+(getattr, the tables of ``identity``). Nor can objects of full TensorRT be made on a machine without
+a GPU. So the source is searched for attributes of what is, by its name, one of TensorRT's objects.
 """
 
 from __future__ import annotations

@@ -69,9 +69,13 @@ class Check:
     name: str
     title: str
     commands: tuple[tuple[str, ...], ...]
+    #: A command that comes before the others; if it fails, they are not run.
+    first: tuple[str, ...] | None = None
 
     def run(self, env: Env) -> Outcome:
         """Run every command, as many at a time as there are cores, also after one has failed."""
+        if self.first is not None and env.call(self.first):
+            return Outcome(failed=1)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             codes = list(pool.map(env.call, self.commands))
         return Outcome(failed=1) if any(codes) else Outcome(passed=1)
@@ -142,7 +146,12 @@ STEPS: tuple[Check | Tests, ...] = (
     pytest_step("browser", "JupyterLab in Chromium"),
     Check("lint", "ruff check", (("python", "-m", "ruff", "check"),)),
     Check("format", "ruff format", (("python", "-m", "ruff", "format", "--check"),)),
-    Check("types", "mypy --strict, Python 3.10 to 3.13, Linux and Windows", MYPY),
+    Check(
+        "types",
+        "mypy --strict, Python 3.10 to 3.13, Linux and Windows",
+        MYPY,
+        first=("python", "-m", "tests.stubs"),
+    ),
     Check("javascript", "tsc on the widget's JavaScript", (("tsc", "-p", "tsconfig.json"),)),
     pytest_step("unit", "unit tests"),
     *(

@@ -45,8 +45,11 @@ from trt_widget.sinks.sentences import size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tensorrt import ICudaEngine
+
     from trt_widget.backend import Backend
     from trt_widget.events import Event
+    from trt_widget.logger import BuildLogger
     from trt_widget.network import Prepared
 
 __all__ = ["CHECKS", "FAILED", "NOT_RUN", "OK", "Check", "main"]
@@ -197,7 +200,7 @@ def _cancel(subject: Subject) -> str:
     if not diagnosis.was_cancelled(logger.serious()):
         raise Unexpected(f"TensorRT did not say that it was cancelled: {words}")
     again = ProgressMonitor(backend)
-    config.progress_monitor = again
+    config.progress_monitor = again  # type: ignore[assignment,unused-ignore] # _bind derives it
     if builder.build_serialized_network(network, config) is None:
         words = [text for _, text in logger.serious()][len(words) :]
         raise Unexpected(f"the builder gave no engine after a cancel: {words}")
@@ -460,7 +463,9 @@ def _build(
     return build
 
 
-def _prepare(backend: Backend, monitor: Any = None) -> tuple[Prepared, Any]:
+def _prepare(
+    backend: Backend, monitor: ProgressMonitor | None = None
+) -> tuple[Prepared, BuildLogger]:
     """Give builder, network and config, and their logger."""
     logger = make_logger(backend, origin=time.perf_counter())
     options = BuildOptions.from_kwargs({"backend": backend})
@@ -489,7 +494,7 @@ def _check_sound(events: Iterable[Event]) -> PhaseTree:
     return tree
 
 
-def _execute(loaded: Any) -> list[float]:
+def _execute(loaded: ICudaEngine) -> list[float]:
     """Run an engine of the sample model by the CUDA driver alone; give the output."""
     import ctypes
 
@@ -516,7 +521,7 @@ def _execute(loaded: Any) -> list[float]:
             raise Unexpected(f"the address of {name!r} was refused")
     call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(1))
     call("cuCtxSynchronize")
-    if not execution.execute_async_v3(stream.value):
+    if not execution.execute_async_v3(stream.value):  # type: ignore[arg-type,unused-ignore] # set above
         raise Unexpected("the engine refused to run")
     call("cuStreamSynchronize", stream)
     call("cuMemcpyDtoH_v2", host["y"], device["y"], length)

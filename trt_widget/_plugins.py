@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from tensorrt import ILogger, IPluginRegistry
+
     from trt_widget.backend import Backend
 
 __all__ = ["load_plugins", "other_plugins"]
@@ -60,7 +62,9 @@ def load_plugins(paths: Iterable[Path], backend: Backend) -> list[str]:
     return notes
 
 
-def other_plugins(paths: Iterable[Path], backend: Backend, logger: Any = None) -> list[str]:
+def other_plugins(
+    paths: Iterable[Path], backend: Backend, logger: ILogger | None = None
+) -> list[str]:
     """Name the plugins that are registered in this process, but for those of some libraries.
 
     In a process that has only built, these are TensorRT's own. A notebook can have others: loaded
@@ -139,18 +143,18 @@ def _is_cut_off(path: Path) -> bool:
     return False
 
 
-def _registry(backend: Backend) -> Any:
+def _registry(backend: Backend) -> IPluginRegistry | None:
     get = getattr(backend.module, "get_plugin_registry", None)
     return None if get is None else get()
 
 
-def _count(registry: Any) -> int | None:
+def _count(registry: IPluginRegistry | None) -> int | None:
     """Return how many plugins are registered, or None where the package does not say."""
     creators = getattr(registry, "all_creators", None)
     return None if creators is None else len(creators)
 
 
-def _names(registry: Any) -> set[str]:
+def _names(registry: IPluginRegistry | None) -> set[str]:
     """Name what is registered, as far as the package says."""
     return {
         "/".join(str(getattr(creator, part, "")) for part in _NAMED_BY)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tensorrt import IBuilderConfig, ITimingCache
+
+    from trt_widget.executors.lock import SystemLock
     from trt_widget.options import BuildOptions
 
 __all__ = ["NO_CACHE", "STATES", "TimingCache", "cache_facts", "use_timing_cache"]
@@ -76,7 +79,7 @@ class TimingCache:
 
     def __init__(
         self,
-        config: Any,
+        config: IBuilderConfig,
         path: Path,
         tag: str | None = None,
         said: Callable[[], list[str]] = list,
@@ -90,7 +93,7 @@ class TimingCache:
         self._beside = None if tag is None else path.with_name(f"{path.name}.{tag}")
         self._said = said
         # What the config was given has to live as long as it does.
-        self._cache: Any = None
+        self._cache: ITimingCache | None = None
         try:
             self._load()
         except Exception as error:  # noqa: BLE001 - a cache only saves time: it never fails a build
@@ -131,7 +134,7 @@ class TimingCache:
         if known and self.known_before != 0:
             self.state = "warm"
 
-    def _give(self, cache: Any) -> bool:
+    def _give(self, cache: ITimingCache) -> bool:
         self._cache = cache
         return bool(self._config.set_timing_cache(cache, ignore_mismatch=False))
 
@@ -194,7 +197,7 @@ class TimingCache:
             return [f"The timing cache {self.path.name} was not written: {why}."]
         return self._summary()
 
-    def _write(self, cache: Any, path: Path) -> bool:
+    def _write(self, cache: ITimingCache, path: Path) -> bool:
         """Write to the file; False where it is the user's and of another version or GPU."""
         from trt_widget._files import save_atomically
 
@@ -211,7 +214,7 @@ class TimingCache:
                 lock.release()
         return True
 
-    def _combine(self, cache: Any, data: bytes) -> bool:
+    def _combine(self, cache: ITimingCache, data: bytes) -> bool:
         """Add what a file holds; where both have measured the same, ours stays."""
         before = len(self._said())
         other = _create(self._config, data)
@@ -261,7 +264,7 @@ def cache_facts(given: object) -> dict[str, Any] | None:
     }
 
 
-def _facts_of_config(config: Any) -> dict[str, Any]:
+def _facts_of_config(config: IBuilderConfig) -> dict[str, Any]:
     """Give the facts of a cache that the user's own code has put into the config."""
     try:
         cache = config.get_timing_cache()
@@ -274,7 +277,7 @@ def _facts_of_config(config: Any) -> dict[str, Any]:
 
 
 def use_timing_cache(
-    config: Any, options: BuildOptions, said: Callable[[], list[str]] = list
+    config: IBuilderConfig, options: BuildOptions, said: Callable[[], list[str]] = list
 ) -> tuple[TimingCache | None, dict[str, Any], list[str]]:
     """Give the config the timing cache that the options ask for.
 
@@ -291,7 +294,7 @@ def use_timing_cache(
 
 
 def _use(
-    config: Any, options: BuildOptions, said: Callable[[], list[str]]
+    config: IBuilderConfig, options: BuildOptions, said: Callable[[], list[str]]
 ) -> tuple[TimingCache | None, dict[str, Any], list[str]]:
     given, backend = options.timing_cache, options.backend
     if given is None:
@@ -344,7 +347,7 @@ def cache_path(tag: str) -> Path:
     return folder / f"{tag}.cache"
 
 
-def _create(config: Any, data: bytes) -> Any:
+def _create(config: IBuilderConfig, data: bytes) -> ITimingCache | None:
     """Return a cache made of ``data``, or None where TensorRT makes none of it."""
     try:
         return config.create_timing_cache(data)
@@ -352,15 +355,15 @@ def _create(config: Any, data: bytes) -> Any:
         return None
 
 
-def _count(cache: Any) -> int | None:
+def _count(cache: ITimingCache | None) -> int | None:
     """Count the entries; None before TensorRT 10.8, which cannot list them."""
     try:
-        return len(cache.queryKeys())
+        return len(cache.queryKeys())  # type: ignore[union-attr,unused-ignore] # None has no keys
     except (AttributeError, RuntimeError, TypeError):
         return None
 
 
-def _lock_of(path: Path) -> Any:
+def _lock_of(path: Path) -> SystemLock | None:
     """Take the lock that belongs to a cache's file; None where there is none to be had.
 
     Without it two builds that end in the same instant could lose one's measurements, not the file.

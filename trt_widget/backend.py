@@ -17,9 +17,12 @@ import sys
 import threading
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, WrongBackendError
+
+if TYPE_CHECKING:
+    from trt_widget._tensorrt import TensorRT
 
 __all__ = [
     "Backend",
@@ -96,11 +99,12 @@ class Backend:
     __slots__ = ("module", "name", "version")
 
     name: str
-    module: Any
+    module: TensorRT
     version: str
 
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
+        # From here on it is checked by its type; until then it was anything that can be imported.
         self.module = module
         self.version = str(getattr(module, "__version__", "unknown"))
 

@@ -40,6 +40,8 @@ from trt_widget.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tensorrt import INetworkDefinition, ITensor, OnnxParser
+
     from trt_widget.backend import Backend
     from trt_widget.network import Prepared
     from trt_widget.options import Source
@@ -313,7 +315,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def parser_errors(parser: Any) -> list[NodeError]:
+def parser_errors(parser: OnnxParser) -> list[NodeError]:
     """Return what an ``OnnxParser`` holds as errors."""
     found = []
     for position in range(parser.num_errors):
@@ -326,7 +328,7 @@ def parser_errors(parser: Any) -> list[NodeError]:
 
 def explain_parse(
     source: Source,
-    parser: Any,
+    parser: OnnxParser,
     messages: Sequence[tuple[Any, str]] = (),
     *,
     in_child: bool = False,
@@ -536,22 +538,22 @@ def _load_plugin(*, in_child: bool) -> str:
 # ---- profiles -----------------------------------------------------------------------------------
 
 
-def needs_profile(network: Any) -> bool:
+def needs_profile(network: INetworkDefinition) -> bool:
     """Whether a network has inputs of which an optimization profile has to tell the sizes."""
     return any(is_dynamic(tensor) for tensor in inputs_of(network))
 
 
-def inputs_of(network: Any) -> list[Any]:
+def inputs_of(network: INetworkDefinition) -> list[ITensor]:
     """Return the network's input tensors."""
     return [network.get_input(position) for position in range(network.num_inputs)]
 
 
-def is_dynamic(tensor: Any) -> bool:
+def is_dynamic(tensor: ITensor) -> bool:
     """Whether an optimization profile has to tell the sizes (or a shape tensor's values)."""
     return bool(tensor.is_shape_tensor) or any(size < 0 for size in tensor.shape)
 
 
-def described(tensor: Any) -> str:
+def described(tensor: ITensor) -> str:
     """Return an input's shape as the model writes it: ``(batch, 3, 224, 224)``."""
     sizes = [
         (tensor.get_dimension_name(axis) or "?") if size < 0 else str(size)
@@ -560,7 +562,7 @@ def described(tensor: Any) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def missing_profile(network: Any, messages: Iterable[str] = ()) -> ProfileError:
+def missing_profile(network: INetworkDefinition, messages: Iterable[str] = ()) -> ProfileError:
     """Explain that a profile is needed: each input with its shape, and a profile to paste.
 
     Where ``messages`` say that one was given and refused, that is the cause.
@@ -596,7 +598,7 @@ def volume(shape: Iterable[int]) -> int:
     return count
 
 
-def example_range(tensor: Any) -> str:
+def example_range(tensor: ITensor) -> str:
     """Return (min, opt, max) to start from: batches of 1, 8, 32, other sizes of 1, 128, 512."""
     shapes = []
     for batch, other in ((1, 1), (8, 128), (32, 512)):

@@ -37,6 +37,8 @@ from trt_widget.errors import BuildCancelled, BuildError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tensorrt import ILogger
+
     from trt_widget._content import Content, Piece
     from trt_widget.backend import Backend
     from trt_widget.options import BuildOptions, Source
@@ -320,7 +322,7 @@ class Lookup:
     """
 
     def __init__(
-        self, source: Source, options: BuildOptions, backend: Backend, logger: Any = None
+        self, source: Source, options: BuildOptions, backend: Backend, logger: ILogger | None = None
     ) -> None:
         self.source = source
         self.notes: list[str] = []

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from tensorrt import INetworkDefinition, ITensor
+
     from trt_widget._onnx import Summary
+    from trt_widget._tensorrt import TensorRT
     from trt_widget.options import BuildOptions
 
 __all__ = [
@@ -57,7 +60,7 @@ class NetworkIdentity:
     size: dict[str, float] = field(default_factory=dict)
 
 
-def identify_model(model: Path | bytes, network: Any) -> NetworkIdentity | None:
+def identify_model(model: Path | bytes, network: INetworkDefinition) -> NetworkIdentity | None:
     """Identify an ONNX model, with the files that it keeps its weights in.
 
     Parameters
@@ -106,7 +109,7 @@ def digest_of_model(model: Path | bytes, summary: Summary | None = None) -> str:
     return content.digest
 
 
-def identify_network(network: Any, trt: Any) -> NetworkIdentity:
+def identify_network(network: INetworkDefinition, trt: TensorRT) -> NetworkIdentity:
     """Identify a network that the user's own code has made, by its inputs, layers and weights.
 
     Parameters
@@ -165,7 +168,7 @@ _LAYERS: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
 }
 
 
-def _tensor(tensor: Any) -> tuple[Any, ...]:
+def _tensor(tensor: ITensor | None) -> tuple[Any, ...]:
     return () if tensor is None else (tensor.name, str(tensor.dtype), _shape(tensor))
 
 
@@ -180,7 +183,7 @@ def _add_weights(content: _Content, weights: Any) -> int:
     return int(weights.size)
 
 
-def _computing(network: Any) -> int:
+def _computing(network: INetworkDefinition) -> int:
     """Count the layers that are no constants."""
     layers = int(network.num_layers)
     constants = 0
@@ -225,7 +228,7 @@ def _plain(profile: Any) -> list[tuple[str, tuple[Any, ...]]]:
     return sorted((name, tuple(shapes)) for name, shapes in profile.items())
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
+def _shape(tensor: ITensor) -> tuple[int, ...]:
     try:
         return tuple(tensor.shape)
     except (ValueError, RuntimeError):  # of unknown rank

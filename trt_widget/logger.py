@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from trt_widget.events import Event, LogMessage, MessagesDropped
 
 if TYPE_CHECKING:
+    from tensorrt import ILogger
+
     from trt_widget.backend import Backend
 
 __all__ = ["MAX_MESSAGES", "BuildLog", "forward", "make_logger"]
@@ -103,7 +105,7 @@ class _Recorder:
         self._refused = 0
         self._refused_sent = 0
 
-    def log(self, severity: Any, msg: str) -> None:
+    def log(self, severity: ILogger.Severity, msg: str) -> None:
         """Record a message (called by TensorRT, from any thread; never raises)."""
         try:
             level = int(severity)
@@ -138,7 +140,13 @@ class _Recorder:
         return events
 
 
-def make_logger(backend: Backend, *, origin: float, verbose: bool = False) -> Any:
+if TYPE_CHECKING:
+
+    class BuildLogger(_Recorder, ILogger):
+        """What :func:`make_logger` makes, of whichever package it is."""
+
+
+def make_logger(backend: Backend, *, origin: float, verbose: bool = False) -> BuildLogger:
     """Make an ``ILogger`` of ``backend`` that records.
 
     Parameters
@@ -161,11 +169,11 @@ def make_logger(backend: Backend, *, origin: float, verbose: bool = False) -> An
         for name in _LEVELS
         if hasattr(severity, name.upper())
     }
-    bound = type("BuildLogger", (_Recorder, base), {"__module__": __name__})
+    bound: type[BuildLogger] = type("BuildLogger", (_Recorder, base), {"__module__": __name__})
 
     def initialize(self: Any) -> None:
         base.__init__(self)
         self._prepare(origin, names, int(severity.VERBOSE if verbose else severity.INFO))
 
-    bound.__init__ = initialize  # type: ignore[misc]
+    bound.__init__ = initialize  # type: ignore[method-assign]
     return bound()

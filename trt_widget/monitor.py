@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, ModuleType
 
+    from tensorrt import IProgressMonitor
+
 __all__ = ["MAX_QUEUED", "ProgressMonitor"]
 
 #: Starts and finishes kept between two drains (about 100 bytes each).
@@ -159,7 +161,7 @@ class ProgressMonitor:
         found = backend if isinstance(backend, Backend) else find_backend(backend)
         bound = _bind(cls, found)
         # The C++ base class insists on making its own instances.
-        monitor: ProgressMonitor = found.module.IProgressMonitor.__new__(bound)
+        monitor: ProgressMonitor = found.module.IProgressMonitor.__new__(bound)  # type: ignore[call-overload,unused-ignore] # where there are no stubs
         monitor._backend = found
         return monitor
 
@@ -591,14 +593,20 @@ def _add_whole(events: list[Event], phase: _Phase, origin: float) -> None:
     events.append(PhaseFinished(phase.end - origin, phase.name, phase.thread))
 
 
-_bound: dict[tuple[type, str], Any] = {}
+if TYPE_CHECKING:
+
+    class _Bound(ProgressMonitor, IProgressMonitor):
+        """What :func:`_bind` makes; so the callbacks are checked against TensorRT's."""
 
 
-def _bind(cls: type[ProgressMonitor], backend: Backend) -> Any:
+_bound: dict[tuple[type, str], type[_Bound]] = {}
+
+
+def _bind(cls: type[ProgressMonitor], backend: Backend) -> type[_Bound]:
     """Give the subclass of ``cls`` that also derives from the backend's IProgressMonitor."""
     base = backend.module.IProgressMonitor
     if issubclass(cls, base):
-        return cls
+        return cls  # type: ignore[return-value,unused-ignore] # one that is as those made below
     for other in cls.__mro__:
         if other.__name__ == "IProgressMonitor":
             raise WrongBackendError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trt_widget import diagnosis
 from trt_widget._plugins import load_plugins
@@ -29,11 +29,23 @@ from trt_widget.identity import identify_model, identify_network
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorrt import (
+        Builder,
+        IBuilderConfig,
+        ILogger,
+        INetworkDefinition,
+        IProgressMonitor,
+        ITensor,
+        OnnxParser,
+    )
+
     from trt_widget.backend import Backend
     from trt_widget.identity import NetworkIdentity
     from trt_widget.options import BuildOptions, Profile, ShapeRange, Source
 
 __all__ = ["Prepared", "device_notes", "prepare", "serialize"]
+
+_Made = TypeVar("_Made")
 
 
 @dataclass
@@ -60,12 +72,12 @@ class Prepared:
         By what earlier builds of the network are found, or None.
     """
 
-    builder: Any
-    network: Any
-    config: Any
-    parser: Any = None
+    builder: Builder
+    network: INetworkDefinition
+    config: IBuilderConfig
+    parser: OnnxParser | None = None
     notes: list[str] = field(default_factory=list)
-    previous_monitor: Any = None
+    previous_monitor: IProgressMonitor | None = None
     keepalive: list[Any] = field(default_factory=list)
     cache_file: TimingCache | None = None
     timing_cache: dict[str, Any] = field(default_factory=lambda: dict(NO_CACHE))
@@ -75,7 +87,7 @@ class Prepared:
 class _Words:
     """What TensorRT logs from a moment on, where the logger remembers it (``serious()``)."""
 
-    def __init__(self, logger: Any) -> None:
+    def __init__(self, logger: ILogger) -> None:
         self._read = getattr(logger, "serious", list)
         self._before = len(self._read())
 
@@ -96,7 +108,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     source: Source,
     options: BuildOptions,
     backend: Backend,
-    logger: Any,
+    logger: ILogger,
     progress_monitor: Any = None,
     cancelled: Callable[[], bool] = lambda: False,
     *,
@@ -259,7 +271,7 @@ def device_notes(options: BuildOptions, backend: Backend) -> list[str]:
 # ---- the network --------------------------------------------------------------------------------
 
 
-def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: bool) -> Prepared:
+def _call_source(source: Source, backend: Backend, logger: ILogger, *, in_child: bool) -> Prepared:
     """Call a callable source; it returns (builder, network) or (builder, network, parser)."""
     trt = backend.module
     result = call_users_code("source", source.value)
@@ -283,7 +295,7 @@ def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: boo
         raise SourceError(
             f"{source.display_name} returned a {type(part).__name__} as the {name}.", form
         )
-    prepared = Prepared(builder, network, None, parser, keepalive=[result])
+    prepared = Prepared(builder, network, None, parser, keepalive=[result])  # type: ignore[arg-type,unused-ignore] # the config comes next
     if builder.logger is not logger:
         prepared.notes.append(
             "The source's builder has a logger of its own: TensorRT's messages during the build go "
@@ -299,7 +311,7 @@ def _call_source(source: Source, backend: Backend, logger: Any, *, in_child: boo
 
 
 def _parse_source(
-    source: Source, options: BuildOptions, backend: Backend, logger: Any, *, in_child: bool
+    source: Source, options: BuildOptions, backend: Backend, logger: ILogger, *, in_child: bool
 ) -> Prepared:
     trt = backend.module
     data = serialize(source) if source.kind == "proto" else source.value
@@ -331,13 +343,13 @@ def _parse_source(
             f"{source.display_name} has an empty graph: no inputs, nodes or outputs.",
             "Export the model again.",
         )
-    prepared = Prepared(builder, network, None, parser)
+    prepared = Prepared(builder, network, None, parser)  # type: ignore[arg-type,unused-ignore] # the config comes next
     if not switched_off():
         prepared.identity = identify_model(bytes_to_examine.value, network)
     return prepared
 
 
-def _made(what: str, make: Callable[[], Any], backend: Backend, words: _Words) -> Any:
+def _made(what: str, make: Callable[[], _Made], backend: Backend, words: _Words) -> _Made:
     """Make a builder or a parser; where TensorRT gives none, the bindings raise anything."""
     try:
         return make()
@@ -401,7 +413,7 @@ def _network_flags(options: BuildOptions, backend: Backend) -> int:
 # ---- the config ---------------------------------------------------------------------------------
 
 
-def _make_config(prepared: Prepared, options: BuildOptions, backend: Backend) -> Any:
+def _make_config(prepared: Prepared, options: BuildOptions, backend: Backend) -> IBuilderConfig:
     trt = backend.module
     builder = prepared.builder
     if options.config is None:
@@ -417,7 +429,9 @@ def _make_config(prepared: Prepared, options: BuildOptions, backend: Backend) ->
     )
 
 
-def _set_options(config: Any, options: BuildOptions, backend: Backend, logger: Any) -> None:
+def _set_options(
+    config: IBuilderConfig, options: BuildOptions, backend: Backend, logger: ILogger
+) -> None:
     trt = backend.module
     words = _Words(logger)
     # EXCLUDE_LEAN_RUNTIME is dropped silently unless VERSION_COMPATIBLE is set before it.
@@ -446,16 +460,17 @@ def _set_options(config: Any, options: BuildOptions, backend: Backend, logger: A
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     if options.target:
-        config.num_compute_capabilities = len(options.target)
+        # Only TensorRT for RTX has these two, and target= is refused for the other one.
+        config.num_compute_capabilities = len(options.target)  # type: ignore[attr-defined,unused-ignore]
         for position, name in enumerate(options.target):
             capability = getattr(trt.ComputeCapability, name)
-            if not config.set_compute_capability(capability, position):
+            if not config.set_compute_capability(capability, position):  # type: ignore[attr-defined,unused-ignore]
                 raise OptionRejected(
                     f"target: {backend} refused {name!r}.", "Choose another.", words.errors()
                 )
 
 
-def _use_timing_cache(prepared: Prepared, options: BuildOptions, logger: Any) -> None:
+def _use_timing_cache(prepared: Prepared, options: BuildOptions, logger: ILogger) -> None:
     words = _Words(logger)
     prepared.cache_file, prepared.timing_cache, notes = use_timing_cache(
         prepared.config, options, words.texts
@@ -463,7 +478,7 @@ def _use_timing_cache(prepared: Prepared, options: BuildOptions, logger: Any) ->
     prepared.notes += notes
 
 
-def _attach(progress_monitor: Any, config: Any) -> None:
+def _attach(progress_monitor: Any, config: IBuilderConfig) -> None:
     existing = config.progress_monitor
     if existing is not None and existing is not progress_monitor:
         progress_monitor.chain(existing)
@@ -473,7 +488,7 @@ def _attach(progress_monitor: Any, config: Any) -> None:
 # ---- profiles -----------------------------------------------------------------------------------
 
 
-def _check_inputs(network: Any, profiles: tuple[Profile, ...]) -> None:
+def _check_inputs(network: INetworkDefinition, profiles: tuple[Profile, ...]) -> None:
     """Hold the profiles against the network's inputs; TensorRT says it late and in the log only."""
     inputs = {tensor.name: tensor for tensor in diagnosis.inputs_of(network)}
     several = len(profiles) > 1
@@ -503,7 +518,7 @@ def _check_inputs(network: Any, profiles: tuple[Profile, ...]) -> None:
             )
 
 
-def _check_range(tensor: Any, shapes: ShapeRange, where: str) -> None:
+def _check_range(tensor: ITensor, shapes: ShapeRange, where: str) -> None:
     sizes = tuple(tensor.shape)
     model = diagnosis.described(tensor)
     if tensor.is_shape_tensor:
@@ -533,7 +548,7 @@ def _check_range(tensor: Any, shapes: ShapeRange, where: str) -> None:
             )
 
 
-def _add_profile(prepared: Prepared, profile: Profile, number: int, logger: Any) -> None:
+def _add_profile(prepared: Prepared, profile: Profile, number: int, logger: ILogger) -> None:
     builder, config = prepared.builder, prepared.config
     words = _Words(logger)
     inputs = {tensor.name: tensor for tensor in diagnosis.inputs_of(prepared.network)}

@@ -5,13 +5,17 @@ tests/full asks the real bindings of full TensorRT.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import tensorrt_rtx
 
+from tests import stubs
 from tests.attributes import FILES, FOLDER, ONLY_RTX, keywords, sources, uses
 from tests.attributes import used as all_used
 from trt_widget import backend, options
@@ -35,7 +39,7 @@ def members(lines: list[str], indent: str) -> set[str]:
 @pytest.fixture(scope="module")
 def full() -> dict[str, set[str]]:
     """Give what full TensorRT has, by class, from tensorrt-stubs."""
-    # Read line by line: the stubs are not all valid Python (INetworkDefinition.add_scale_nd).
+    # Read line by line: the stubs are not all valid Python (tests/stubs.py).
     top = stub_file("tensorrt", "__init__.pyi").read_text(encoding="utf-8")
     inner = stub_file("tensorrt_bindings", "tensorrt.pyi").read_text(encoding="utf-8")
     found = {"": members(top.splitlines(), "")}
@@ -111,3 +115,100 @@ def test_flags_of_the_two_packages(full: dict[str, set[str]]) -> None:
     assert set(options._REFIT_FLAGS) <= full["BuilderFlag"] & rtx
     assert options._PRECISIONS <= backend._WEAK_FLAGS
     assert "STRONGLY_TYPED" in full["NetworkDefinitionCreationFlag"]
+
+
+def test_mypy_reads_the_mended_stubs() -> None:
+    texts = stubs.source()
+    inner = texts[stubs.FILES[-1]]
+    with pytest.raises(SyntaxError):
+        ast.parse(inner)
+    tree = ast.parse(stubs.mend(inner))
+    unknown = {"bool", "capsule"}
+    signatures = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.arg)))
+    notes = (
+        getattr(node, "returns", None) or getattr(node, "annotation", None) for node in signatures
+    )
+    names = (name for note in notes if note is not None for name in ast.walk(note))
+    assert not [name.lineno for name in names if isinstance(name, ast.Name) and name.id in unknown]
+
+
+def test_other_stubs_are_refused() -> None:
+    inner = stubs.source()[stubs.FILES[-1]]
+    changed = inner.replace("parent_phase: str,", "parent: str,")
+    with pytest.raises(stubs.StubsError, match=r"'parent_phase: str,' stands 0 times in IProgress"):
+        stubs.mend(changed)
+    with pytest.raises(stubs.StubsError, match="stands 0 times in Dims, not once"):
+        stubs.mend(inner.replace("class Dims:", "class Sizes:"))
+
+
+#: Mistakes: the file, what stands there, what somebody writes instead, and mypy's error code.
+MISTAKES = (
+    # The module, an enumeration, a method.
+    ("network.py", "trt.OnnxParser(network", "trt.OnnxParsers(network", "attr-defined"),
+    ("network.py", "MemoryPoolType.WORKSPACE,", "MemoryPoolType.WORKSPACES,", "attr-defined"),
+    ("network.py", "ranges.set_shape_input(", "ranges.set_shape_inputs(", "attr-defined"),
+    ("diagnosis.py", "entry.node_operator()", "entry.node_operators()", "attr-defined"),
+    # Arguments and results.
+    ("network.py", "trt.Builder(logger)", "trt.Builder()", "call-arg"),
+    ("network.py", "add_optimization_profile(ranges)", "add_optimization_profile(1)", "arg-type"),
+    (
+        "network.py",
+        "config.progress_monitor = progress_monitor",
+        "config.progress_monitor = 1",
+        "assignment",
+    ),
+    ("_timing_cache.py", "combine(other, ignore_mismatch=", "combine(other, mismatch=", "call-arg"),
+    ("executors/worker.py", "self._logger.serious()", "self._logger.seriously()", "attr-defined"),
+    # None: a cache that TensorRT did not make, an input that is left out, an engine that failed.
+    (
+        "_timing_cache.py",
+        "cache is not None and self._give(cache)",
+        "self._give(cache)",
+        "arg-type",
+    ),
+    ("identity.py", "return () if tensor is None else (", "return (", "union-attr"),
+    (
+        "_checks.py",
+        "_execute(loaded)\n",
+        "_execute(runtime.deserialize_cuda_engine(engine))\n",
+        "arg-type",
+    ),
+    # The callbacks; it is said of the class that has both.
+    ("monitor.py", "step: int) -> bool:", "step: int) -> bool | None:", "misc"),
+    ("logger.py", "severity: ILogger.Severity", "severity: str", "misc"),
+)
+REPORTED = {"monitor.py": "class _Bound(", "logger.py": "class BuildLogger("}
+
+
+def test_mypy_finds_mistakes_with_tensorrt(tmp_path: Path) -> None:
+    stubs.stage()
+    shadows, expected = [], set()
+    for name in dict.fromkeys(mistake[0] for mistake in MISTAKES):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        for _, old, new, code in (mistake for mistake in MISTAKES if mistake[0] == name):
+            assert text.count(old) == 1, old
+            line = text[: text.index(REPORTED.get(name, old))].count("\n") + 1
+            expected.add((name, line, code))
+            text = text.replace(old, new)
+        shadow = tmp_path / name.replace("/", "-")
+        shadow.write_text(text, encoding="utf-8")
+        shadows += ["--shadow-file", f"trt_widget/{name}", str(shadow)]
+    files = [f"trt_widget/{name}" for name in dict.fromkeys(mistake[0] for mistake in MISTAKES)]
+    cache = ("--cache-dir", str(stubs.FOLDER.parent / "mistakes"))
+    mypy = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-pretty", *cache, *shadows, *files],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert mypy.returncode == 1, mypy.stdout + mypy.stderr
+    pattern = re.compile(r"trt_widget/(\S+?):(\d+): error: .*\[([a-z-]+)\]")
+    found = {
+        (match[1], int(match[2]), match[3])
+        for line in mypy.stdout.replace("\\", "/").splitlines()
+        if (match := pattern.match(line))
+    }
+    assert expected <= found, mypy.stdout
+    # Nothing else is wrong: a second error is on the line of a mistake.
+    assert {entry[:2] for entry in found} == {entry[:2] for entry in expected}, mypy.stdout

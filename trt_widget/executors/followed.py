@@ -143,7 +143,7 @@ class ToldBackend(Backend):
 
     def __init__(self, name: str = "", version: str = "") -> None:
         self.name = name
-        self.module = None
+        self.module = None  # type: ignore[assignment] # nobody asks a build elsewhere for it
         self.version = version
 
     def __str__(self) -> str:
