@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -167,13 +168,17 @@ def read(path: Path) -> Trace:
     ValueError
         It is no trace, or one of a newer version.
     """
-    with gzip.open(path) as file:
-        first, *lines = file.read().splitlines()
-    info = json.loads(first)
-    version = info.pop("trace", None)
-    if version != VERSION:
-        raise ValueError(f"{path.name}: its first line is that of no trace of version {VERSION}")
-    return Trace(path.name.partition(".jsonl")[0], info, tuple(from_json(line) for line in lines))
+    try:
+        with gzip.open(path) as file:
+            first, *lines = file.read().splitlines() or [b""]
+        info = json.loads(first)
+        if not isinstance(info, dict) or info.pop("trace", None) != VERSION:
+            raise ValueError(f"its first line is that of no trace of version {VERSION}")  # noqa: TRY301 - the file's name is added below
+        events = tuple(from_json(line) for line in lines)
+    # It is no gzip, cut off, damaged, empty, no JSON, nested too deeply, or not what is expected.
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    return Trace(path.name.partition(".jsonl")[0], info, events)
 
 
 def write(folder: Path, trace: Trace) -> Path:

@@ -128,6 +128,37 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read(path)
 
 
+SOUND = gzip.compress(b'{"trace":1}\n{"event":"end","time":1,"status":"x","ended_by":"y"}\n')
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"trace": 1}\n', "Not a gzipped file"),
+        (b"", "Expecting value"),
+        (SOUND[:-4], "Compressed file ended before"),
+        (SOUND[:10] + b"\xff" * 20, "Error -3 while decompressing"),
+        (SOUND[:-8] + b"\0" * 8, "CRC check failed"),
+        (gzip.compress(b""), "Expecting value"),
+        (gzip.compress(b"[1, 2]\n"), "its first line is that of no trace of version 1"),
+        (gzip.compress(b"7\n"), "its first line is that of no trace of version 1"),
+        (gzip.compress(b"{}\n"), "its first line is that of no trace of version 1"),
+        (gzip.compress(b"words\n"), "Expecting value"),
+        (gzip.compress(b'{"trace": 1, "x": "\xff"}\n'), "can't decode byte"),
+        (gzip.compress(b"[" * 100_000), "recursion"),
+        (gzip.compress(b'{"trace":1}\n[]\n'), "expected a JSON object, found list"),
+        (gzip.compress(b'{"trace":1}\n{"event":"start"}\n'), ""),
+    ],
+)
+def test_what_is_no_trace_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^odd\.jsonl\.gz: .*{said}"):
+        read(path)
+    path.write_bytes(SOUND)
+    assert read(path).duration_s == 1.0
+
+
 def test_new_files_are_found_by_their_names(tmp_path: Path) -> None:
     assert traces(tmp_path) == ()
     later = Trace("b", {"network": "x"}, made().events)
