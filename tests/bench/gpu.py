@@ -50,7 +50,7 @@ PACKAGES = ("tensorrt_rtx", "tensorrt", "ipykernel", "ipywidgets", "anywidget", 
 HOW = ("process", "plain", "thread")
 LOADS = ("idle", "busy")
 #: What the columns of a measurement are: see :func:`tests.bench.builds.timed_build`.
-INSIDE, CPU, WHOLE = range(3)
+INSIDE, CPU, WHOLE, BEGUN = range(4)
 #: No part of the figures but the builds takes more rounds than that.
 MOST_ROUNDS = 10
 #: How much longer a round may take than the one before it, for one more to be begun.

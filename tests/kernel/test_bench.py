@@ -33,8 +33,9 @@ def test_the_smallest_network_once(tmp_path: Path) -> None:
     assert raw["about"]["device"] == "no GPU"
     for ways in raw["builds"]["mlp:3"].values():
         for how in gpu.HOW:
-            ((inside, cpu, whole),) = ways[how]
+            ((inside, cpu, whole, begun),) = ways[how]
             assert 0.0 < inside < whole
+            assert 0.0 < begun <= whole - inside + 1e-3
             assert (cpu > 0.0) == (how != "thread")
     (course,) = raw["start-up"][gpu.WITHOUT]
     assert set(START_UP) <= set(course)
