@@ -10,6 +10,7 @@ Importing this module imports no TensorRT; :func:`find_backend` does.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -19,9 +20,12 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trt_widget._text import line
 from trt_widget.errors import BackendNotFound, OptionError, OptionRejected, WrongBackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trt_widget._tensorrt import TensorRT
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "package_of",
     "processor_name",
     "use_device",
+    "wait_for_gpus",
 ]
 
 #: The packages that can build, in the order of preference.
@@ -78,6 +83,9 @@ _INSTALL: Final = (
 
 #: How the reason begins where a package is there and its import fails.
 _FAILED: Final = "importing it failed"
+#: Why a package cannot be used where there is none at all.
+_MISSING: Final = "it is not installed"
+_EMPTY: Final = "only an empty folder or type stubs of that name are installed"
 
 
 class Backend:
@@ -94,19 +102,23 @@ class Backend:
         The package, imported.
     version
         The package's version.
+    note
+        What is to be said of how it was chosen, where that is a surprise; else empty.
     """
 
-    __slots__ = ("module", "name", "version")
+    __slots__ = ("module", "name", "note", "version")
 
     name: str
     module: TensorRT
     version: str
+    note: str
 
-    def __init__(self, name: str, module: Any) -> None:
+    def __init__(self, name: str, module: Any, note: str = "") -> None:
         self.name = name
         # From here on it is checked by its type; until then it was anything that can be imported.
         self.module = module
-        self.version = str(getattr(module, "__version__", "unknown"))
+        self.version = _version(module)
+        self.note = note
 
     @property
     def is_rtx(self) -> bool:
@@ -244,13 +256,24 @@ def _default() -> Backend:
         return Backend("tensorrt", full)
     rtx, why_not_rtx = _import("tensorrt_rtx")
     if rtx is not None:
-        return Backend("tensorrt_rtx", rtx)
+        chosen = Backend("tensorrt_rtx", rtx)
+        if why_not_full not in {"", _MISSING, _EMPTY}:
+            chosen.note = (
+                f"The package tensorrt is installed and cannot be used ({line(why_not_full)}), so "
+                f"this is built by {chosen}. backend='tensorrt' says what to do about it."
+            )
+        return chosen
+    reasons = {"tensorrt": why_not_full, "tensorrt_rtx": why_not_rtx}
+    broken = [name for name, why in reasons.items() if why.startswith(_FAILED)]
+    remedies = [_repair(*broken)] if broken else []
+    if "tensorrt_rtx" not in broken:
+        remedies.append(_INSTALL)
     if full is not None:
         why_not_full = "it needs a GPU to build, and there is no NVIDIA driver with a GPU here"
     raise BackendNotFound(
         "No TensorRT that can build here was found "
         f"(tensorrt: {why_not_full}; tensorrt_rtx: {why_not_rtx}).",
-        _INSTALL,
+        " ".join(remedies),
     )
 
 
@@ -270,7 +293,8 @@ def _from_module(module: ModuleType) -> Backend:
         )
     why_not = _lacks(module)
     if why_not:
-        raise BackendNotFound(f"{module.__name__} cannot be used: {why_not}.", _INSTALL)
+        remedy = _repair(name) if why_not.startswith(_FAILED) else _INSTALL
+        raise BackendNotFound(f"{module.__name__} cannot be used: {why_not}.", remedy)
     return Backend(name, module)
 
 
@@ -280,42 +304,67 @@ def _import(name: str) -> tuple[Any, str]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name:
-            return None, "it is not installed"
+            return None, _MISSING
         return None, _failure(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - its loader raises OSError, anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - its loader raises OSError, or anything
         return None, _failure(error)
     why_not = _lacks(module)
     return (None, why_not) if why_not else (module, "")
 
 
 def _failure(error: BaseException) -> str:
-    said = str(error).strip().rstrip(".")
+    try:
+        said = str(error).strip().rstrip(".")
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - whatever a broken package's error is
+        said = ""
     return f"{_FAILED}: {said or type(error).__name__}"
 
 
-def _repair(name: str) -> str:
-    """Return what to do about a package that is installed and cannot be imported."""
+def _repair(*names: str) -> str:
+    """Return what to do about packages that are installed and cannot be imported."""
+    packages = " ".join(name.replace("_", "-") for name in names)
     return (
         "Part of it is missing, or of another version than the rest. Install it again: pip install "
-        f"--force-reinstall --no-cache-dir {name.replace('_', '-')}. A TensorRT from NVIDIA's "
+        f"--force-reinstall --no-cache-dir {packages}. A TensorRT from NVIDIA's "
         "downloads needs the folder of its libraries in LD_LIBRARY_PATH (on Windows: in PATH) "
         "before Python starts."
     )
 
 
 def _lacks(module: ModuleType) -> str:
-    """Return why a module of the right name cannot build; "" where it can."""
-    if not hasattr(module, "Builder"):
+    """Return why a module of the right name cannot build; "" where it can.
+
+    A module may load its libraries only where something of it is asked for.
+    """
+    try:
+        return _lacks_of_what_is_there(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as in _import
+        return _failure(error)
+
+
+def _lacks_of_what_is_there(module: ModuleType) -> str:
+    version = _version(module)
+    if not isinstance(getattr(module, "Builder", None), type):
         file = getattr(module, "__file__", None)
         if file:
             return f"{file!r} is another module of that name, or incomplete: it has no Builder"
         # tensorrt-stubs installs a folder `tensorrt` of type stubs, which imports as an empty
         # namespace package.
-        return "only an empty folder or type stubs of that name are installed"
-    if not hasattr(module, "IProgressMonitor"):
-        version = getattr(module, "__version__", "this version")
+        return _EMPTY
+    if not isinstance(getattr(module, "IProgressMonitor", None), type):
+        version = "this version" if version == "unknown" else version
         return f"{version} has no progress monitor, which came with TensorRT 10"
     return ""
+
+
+def _version(module: object) -> str:
+    return str(getattr(module, "__version__", "unknown"))
 
 
 def package_of(obj: object) -> str | None:
@@ -389,6 +438,8 @@ class Gpu(NamedTuple):
 _MAJOR: Final = 75
 _MINOR: Final = 76
 _PROCESSORS: Final = 16
+#: Seconds between two looks at whether a wait for the driver is to be given up.
+_LOOK_S: Final = 0.05
 # CUDA_ERROR_OUT_OF_MEMORY of CUresult.
 _OUT_OF_MEMORY: Final = 2
 
@@ -452,12 +503,32 @@ def ask_for_gpus() -> threading.Thread | None:
     """
     if gpus.cache_info().currsize or cuda_library() is None:
         return None
-    asking = threading.Thread(target=gpus, name="trt_widget GPUs", daemon=True)
+    asking = threading.Thread(target=_ask_quietly, name="trt_widget GPUs", daemon=True)
     try:
         asking.start()
     except RuntimeError:
         return None
     return asking
+
+
+def _ask_quietly() -> None:
+    with contextlib.suppress(Exception):  # who needs the answer asks again, and is told
+        gpus()
+
+
+def wait_for_gpus(asking: threading.Thread | None, step: Callable[[], object]) -> None:
+    """Wait for the end of such a thread, if there is one: a driver may hang.
+
+    Parameters
+    ----------
+    asking
+        From :func:`ask_for_gpus`.
+    step
+        Called some times a second meanwhile; what it raises ends the waiting.
+    """
+    while asking is not None and asking.is_alive():
+        step()
+        asking.join(_LOOK_S)
 
 
 def _describe(driver: Any, index: int) -> Gpu:

@@ -350,7 +350,7 @@ class Build:
         #: Guards the tree, the log and the states; held for moments only.
         self.lock = threading.RLock()
         #: Sentences for people about how it runs; at the end they are among the result's.
-        self.notes: list[str] = []
+        self.notes: list[str] = [backend.note] if backend.note else []
         #: How often nobody could be asked to cancel it; of a followed build.
         self.cancels_refused = 0
         #: What a pending build waits for, else ``None``.

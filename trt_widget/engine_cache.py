@@ -31,7 +31,7 @@ from trt_widget._content import BLOCK, content_of, hash_bytes, opened, piece_of
 from trt_widget._files import LARGE, map_file, save_private
 from trt_widget._plugins import other_plugins
 from trt_widget._text import duration
-from trt_widget.backend import gpus
+from trt_widget.backend import ask_for_gpus, gpus, wait_for_gpus
 from trt_widget.errors import BuildCancelled, BuildError, OptionError
 
 if TYPE_CHECKING:
@@ -406,6 +406,7 @@ class Lookup:
 
     def _make_key(self, step: Callable[[], object]) -> str | None:
         """Give the key; None where the build cannot succeed, which the builder says better."""
+        wait_for_gpus(ask_for_gpus(), step)
         device = device_of(self._options, self._backend)
         if device is None:
             return None

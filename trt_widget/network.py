@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trt_widget import diagnosis
 from trt_widget._plugins import load_plugins
 from trt_widget._timing_cache import NO_CACHE, TimingCache, use_timing_cache
-from trt_widget.backend import ask_for_gpus, gpus, package_of, use_device
+from trt_widget.backend import ask_for_gpus, gpus, package_of, use_device, wait_for_gpus
 from trt_widget.errors import (
     BuildCancelled,
     OptionRejected,
@@ -160,7 +160,7 @@ def prepare(  # noqa: PLR0917 - six different things, none of them an option
     trt = backend.module
     if progress_monitor is not None and package_of(progress_monitor) != backend.name:
         raise _of_other_package("The progress monitor", progress_monitor, backend)
-    device_checked = _begin_to_check_device(source, options, backend)
+    device_checked = _begin_to_check_device(source, options, backend, step)
     step()
     if hasattr(trt, "init_libnvinfer_plugins"):  # a package built without plugins lacks it
         trt.init_libnvinfer_plugins(logger, "")
@@ -206,24 +206,25 @@ def _of_other_package(what: str, found: object, backend: Backend) -> WrongBacken
 
 
 def _begin_to_check_device(
-    source: Source, options: BuildOptions, backend: Backend
+    source: Source, options: BuildOptions, backend: Backend, step: Callable[[], None]
 ) -> Callable[[], list[str]]:
     """Check the device, or begin to; give what waits for that and returns the notes.
+
+    ``step`` is called while it waits.
 
     The GPUs must be known before anything else is done where the build needs one, and where
     somebody else's code comes before the network is there: it may fork, or change what CUDA sees.
     """
-    needed = backend.needs_gpu or options.device is not None or "CURRENT" in options.target
-    if needed or source.kind == "callable" or options.plugins:
-        notes = _check_device(options, backend)
-        return lambda: notes
     asking = ask_for_gpus()
 
     def check() -> list[str]:
-        if asking is not None:
-            asking.join()
+        wait_for_gpus(asking, step)
         return _check_device(options, backend)
 
+    needed = backend.needs_gpu or options.device is not None or "CURRENT" in options.target
+    if needed or source.kind == "callable" or options.plugins:
+        notes = check()
+        return lambda: notes
     return check
 
 

@@ -100,6 +100,92 @@ def test_tensorrt_parses_while_cuda_starts(executor: str, tmp_path: Path) -> Non
     assert at["NetworkReady"] > started.ended
 
 
+HANGING = """
+import json, sys, time
+from pathlib import Path
+from tests.models import mlp
+from trt_widget import Build, BuildCancelled
+
+how, beginning, options = json.loads(sys.argv[1])
+if how == "deadline":
+    options["timeout"] = 2.0
+def source():
+    raise AssertionError("CUDA has not answered yet")
+given = source if beginning == "a function" else mlp()
+build = Build(given, executor="thread", **options).start()
+if how == "user":
+    time.sleep(1.0)
+    assert build.status == "running", build.result
+    assert build.request_cancel()
+build.wait_ended(30)
+result = build.result
+print(json.dumps([result and [result.status, result.reason, result.ended_by], str(result.error)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "beginning", "options"),
+    [
+        ("user", "a model", {}),
+        ("deadline", "a model", {}),
+        ("user", "a model", {"device": 0}),
+        ("user", "a model", {"engine_cache": True}),
+        ("user", "a function", {}),
+    ],
+)
+def test_a_driver_that_hangs_keeps_no_thread_from_a_cancel(
+    how: str, beginning: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """``cuInit`` takes a minute: the build is over long before that, and the process can end."""
+    driver = Driver(tmp_path, milliseconds=60_000)
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, json.dumps([how, beginning, options])],
+        env={
+            **driver.environ,
+            "TRT_WIDGET_HISTORY": "off",
+            "TRT_WIDGET_ENGINES": str(tmp_path / "engines"),
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told, error = json.loads(done.stdout.splitlines()[-1])
+    assert told == ["cancelled", how, "before build"], error
+    assert driver.started() == []  # it has not even answered
+
+
+RAISING = """
+import trt_widget.backend as backend
+backend.cuda_library = lambda: object()
+def broken():
+    raise OSError("the driver is broken")
+backend._driver = broken
+from tests.models import mlp
+from trt_widget import Build
+build = Build(mlp(), executor="thread").start()
+build.wait_ended(60)
+print(type(build.result.error).__name__, build.result.error.cause)
+"""
+
+
+def test_a_driver_that_raises_is_told_once_and_by_the_build() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RAISING],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = done.stdout.splitlines()[-1]
+    assert told.startswith("BuildFailed ")
+    assert told.endswith("OSError: the driver is broken")
+
+
 def test_the_names_of_the_gpus_are_not_lost_by_asking_late(tmp_path: Path) -> None:
     """Here the driver has one device, of a generation that nobody knows."""
     driver = Driver(tmp_path, answer=ONE_DEVICE, milliseconds=300)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tensorrt_rtx
 
+import trt_widget.executors.isolation  # noqa: F401 - before a test replaces what it takes from here
 from trt_widget import backend as module
 from trt_widget.backend import (
     Backend,
@@ -159,6 +160,56 @@ def test_full_tensorrt_alone_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "gpus", lambda: ())
     with pytest.raises(BackendNotFound, match="it needs a GPU to build"):
         find_backend()
+
+
+FAILED = "importing it failed: x"
+MISSING = "it is not installed"
+STUBS = "only an empty folder or type stubs of that name are installed"
+
+
+@pytest.mark.parametrize(
+    ("full", "rtx", "reinstalled", "installed"),
+    [
+        (MISSING, MISSING, "", True),
+        (STUBS, MISSING, "", True),
+        ("", MISSING, "", True),  # there, and no GPU
+        (FAILED, MISSING, "tensorrt.", True),
+        (MISSING, FAILED, "tensorrt-rtx.", False),
+        ("", FAILED, "tensorrt-rtx.", False),
+        (FAILED, FAILED, "tensorrt tensorrt-rtx.", False),
+    ],
+)
+def test_what_is_broken_is_to_be_installed_again(
+    full: str, rtx: str, reinstalled: str, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whys = {"tensorrt": full, "tensorrt_rtx": rtx}
+    monkeypatch.setattr(module, "_import", lambda name: (None if whys[name] else 1, whys[name]))
+    with pytest.raises(BackendNotFound) as caught:
+        find_backend()
+    remedy = caught.value.remedy
+    assert (f"--no-cache-dir {reinstalled}" in remedy) == bool(reinstalled)
+    assert ("--no-cache-dir" in remedy) == bool(reinstalled)
+    assert ('pip install "trt-widget[rtx]"' in remedy) == installed
+
+
+@pytest.mark.parametrize("full", [MISSING, STUBS, ""])
+def test_nothing_is_said_where_nothing_is_broken(
+    full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"tensorrt": (None if full else 1, full), "tensorrt_rtx": (tensorrt_rtx, "")}
+    monkeypatch.setattr(module, "_import", answers.__getitem__)
+    assert find_backend() == Backend("tensorrt_rtx", tensorrt_rtx)
+    assert not find_backend().note
+
+
+def test_a_note_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "importing it failed: " + "much\n" * 500
+    answers = {"tensorrt": (None, said), "tensorrt_rtx": (tensorrt_rtx, "")}
+    monkeypatch.setattr(module, "_import", answers.__getitem__)
+    note = find_backend().note
+    assert "much much" in note
+    assert "\n" not in note
+    assert len(note) < 600
 
 
 def test_the_stubs_are_no_tensorrt() -> None:

@@ -145,6 +145,7 @@ class ToldBackend(Backend):
         self.name = name
         self.module = None  # type: ignore[assignment] # nobody asks a build elsewhere for it
         self.version = version
+        self.note = ""
 
     def __str__(self) -> str:
         known = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
