@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -14,9 +15,12 @@ from tests.gpu.device import (
     DRY,
     MIB,
     NO_DEVICE,
+    PROBE_S,
+    SMI_S,
     Device,
     Figures,
     Memory,
+    NoAnswerError,
     NoMemory,
     find_device,
     holding,
@@ -28,11 +32,27 @@ from trt_widget.backend import find_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FIGURES = Figures()
 #: Characters of a reason: it is shown for each group of tests that are skipped for it.
 LONGEST_REASON = 800
+#: Seconds that it may take to find the GPU and what TensorRT can do on it; they come on top of the
+#: time of whichever test is the first.
+SETUP_S = 3 * PROBE_S + SMI_S
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test here the time of what all have in common, too."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            mark = item.get_closest_marker("timeout")
+            own = mark.args[0] if mark is not None else item.config.getini("timeout")
+            item.add_marker(pytest.mark.timeout(float(own) + SETUP_S), append=False)
+
+
+def _give_up(why: NoAnswerError) -> NoReturn:
+    """End the run as failed, once: no test here means anything then."""
+    pytest.exit(f"tests/gpu cannot be run: {why}", returncode=1)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -60,7 +80,11 @@ def device(figures: Figures) -> Iterator[Device]:
         os.environ["CUDA_VISIBLE_DEVICES"] = CUDA_BEFORE
     else:
         del os.environ["CUDA_VISIBLE_DEVICES"]
-    hidden, found = "", find_device()
+    hidden = ""
+    try:
+        found = find_device()
+    except NoAnswerError as why:
+        _give_up(why)
     if DRY:
         os.environ["CUDA_VISIBLE_DEVICES"] = hidden
         found = NO_DEVICE
@@ -87,11 +111,16 @@ def _versions() -> str:
 @pytest.fixture(scope="session")
 def abilities(figures: Figures) -> dict[str, dict[str, Any]]:
     """Say what TensorRT itself can do here, tried once: by target, what ``try_tensorrt`` found."""
-    found = {target: probe("abilities", target) for target in ("current", "default")}
+    try:
+        found = {target: probe("abilities", target) for target in ("current", "default")}
+    except NoAnswerError as why:
+        _give_up(why)
     for target, told in found.items():
         if "died" in told:
             figures.say(f"TensorRT alone, target {target}: the process ended with {told['died']}")
             continue
+        if told["refused"]:
+            figures.say(f"set_compute_capability({target.upper()}) {told['refused']}")
         steps = ("accepted", "built", "loaded", "ready")
         came = ", ".join(f"{step} {'yes' if told[step] else 'no'}" for step in steps)
         figures.say(f"TensorRT alone, target {target}: {came}")
@@ -107,8 +136,9 @@ def can_run(abilities: dict[str, dict[str, Any]], target: str) -> bool:
 def words(abilities: dict[str, dict[str, Any]], target: str) -> str:
     """Give TensorRT's own words for why it did not."""
     told = abilities[target]
-    said = [*told.get("build_words", ()), *told.get("run_words", ())]
-    text = " ".join([told.get("died", ""), *said]).strip() or "TensorRT gives no reason"
+    said = [told.get("died", ""), told.get("refused", "")]
+    said += [*told.get("build_words", ()), *told.get("run_words", ())]
+    text = " ".join(said).strip() or "TensorRT gives no reason"
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
@@ -116,6 +146,15 @@ def words(abilities: dict[str, dict[str, Any]], target: str) -> str:
 def target(abilities: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Give the options to build with: for this GPU where that can be, else for TensorRT's own."""
     return {"target": "current"} if can_run(abilities, "current") else {}
+
+
+@pytest.fixture(scope="session")
+def held(target: dict[str, Any]) -> dict[str, Any]:
+    """Give the options of a build that holds GPU memory, on any GPU: at least a CUDA context.
+
+    TensorRT for RTX makes none where it builds ahead of time; ``device=`` makes one.
+    """
+    return target if DRY else {**target, "device": 0}
 
 
 @pytest.fixture
@@ -129,7 +168,12 @@ def runs_here(abilities: dict[str, dict[str, Any]], target: dict[str, Any]) -> N
 @pytest.fixture(scope="session")
 def memory(device: Device) -> Memory:
     """Give the meter of the GPU's memory."""
-    return NoMemory() if DRY else Memory(device)
+    meter = NoMemory() if DRY else Memory(device)
+    try:
+        meter.used()
+    except NoAnswerError as why:
+        pytest.fail(f"the GPU's memory cannot be read: {why}", pytrace=False)
+    return meter
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +29,34 @@ MIB: Final = 2**20
 #: Whether the tests are only tried, on a machine without a GPU.
 DRY: Final = os.environ.get("TRT_WIDGET_GPU_TESTS") == "dry"
 #: Seconds that a process which only asks or tries something small may take.
-PROBE_S: Final = 100.0
+PROBE_S: Final = 50.0
+#: Seconds that nvidia-smi may take.
+SMI_S: Final = 30.0
 
 
-def probe(*arguments: str) -> dict[str, Any]:
-    """Run ``tests.gpu.probe`` in a process of its own and give what it says, or how it died."""
+class NoAnswerError(Exception):
+    """What is asked of the GPU or its driver gives no answer, so that nothing can be tested."""
+
+
+def probe(*arguments: str, timeout: float = PROBE_S) -> dict[str, Any]:
+    """Run ``tests.gpu.probe`` in a process of its own and give what it says, or how it died.
+
+    Raises
+    ------
+    NoAnswerError
+        It did neither in that time.
+    """
     command = [sys.executable, "-m", "tests.gpu.probe", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        said = error.stderr.decode(errors="replace") if error.stderr else ""
+        raise NoAnswerError(
+            f"python -m tests.gpu.probe {' '.join(arguments)}: still running after {timeout:g} s. "
+            f"{said.strip()[-1500:]}".strip()
+        ) from None
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
         found: dict[str, Any] = json.loads(lines[-1])
@@ -77,10 +97,16 @@ NO_DEVICE: Final = Device("no GPU (dry run)", "SM00", "", 0, 0)
 
 
 def find_device() -> Device | str:
-    """Give the first GPU that CUDA offers, or why there is none. CUDA is not started here."""
+    """Give the first GPU that CUDA offers, or why there is none. CUDA is not started here.
+
+    Raises
+    ------
+    NoAnswerError
+        Whether there is one cannot be told.
+    """
     told = probe("gpu")
     if "died" in told:
-        return f"asking for the GPU ended with {told['died']}"
+        raise NoAnswerError(f"asking for the GPU ended with {told['died']}")
     if "reason" in told:
         return str(told["reason"])
     return Device(**told, driver=_driver_version())
@@ -92,7 +118,7 @@ def _driver_version() -> str:
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    with contextlib.suppress(OSError, subprocess.SubprocessError, IndexError):
+    with contextlib.suppress(NoAnswerError, IndexError):
         return _ask_smi("--query-gpu=driver_version")[0][0]
     return "?"
 
@@ -100,7 +126,15 @@ def _driver_version() -> str:
 def _ask_smi(*arguments: str) -> list[list[str]]:
     """Ask nvidia-smi; give its rows, without units."""
     command = ["nvidia-smi", *arguments, "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True)
+    except OSError as error:
+        raise NoAnswerError(
+            f"neither nvidia-ml-py nor the program nvidia-smi can be used here ({error})"
+        ) from None
+    except subprocess.SubprocessError as error:
+        said = f"{error.stdout or ''} {error.stderr or ''}".strip()  # type: ignore[attr-defined]
+        raise NoAnswerError(f"{error} {said}".strip()) from None
     rows = done.stdout.strip().splitlines()
     return [[cell.strip() for cell in row.split(",")] for row in rows if row.strip()]
 
@@ -252,13 +286,15 @@ class Cuda:
 
 
 @contextlib.contextmanager
-def holding(what: str) -> Iterator[dict[str, Any]]:
+def holding(what: str, timeout: float = PROBE_S) -> Iterator[dict[str, Any]]:
     """Have a process of its own hold memory of the GPU; it ends with this context at the latest.
 
     Parameters
     ----------
     what
         ``"context"``: nothing but a CUDA context; or the bytes that are to be left free.
+    timeout
+        Seconds that it may take until it holds that.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.gpu.probe", "hold", what],
@@ -267,12 +303,24 @@ def holding(what: str) -> Iterator[dict[str, Any]]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    # What hangs in the driver says nothing, and so its end is what ends the reading.
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    limit = threading.Timer(timeout, end)
+    limit.start()
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
+        limit.cancel()
+        assert not late.is_set(), f"no process could take GPU memory within {timeout:g} s"
         assert line, f"the process that holds GPU memory ended with the code {process.wait(30)}"
         yield json.loads(line)
     finally:
+        limit.cancel()
         # It ends at the end of its standard input too, and so with this process.
         process.kill()
         process.wait(60)

@@ -107,12 +107,13 @@ def try_tensorrt(target: str) -> dict[str, Any]:
     parser = trt.OnnxParser(network, logger)
     assert parser.parse(models.mlp().SerializeToString())
     config = builder.create_builder_config()
-    accepted = True
-    if target == "current":
-        config.num_compute_capabilities = 1
-        accepted = bool(config.set_compute_capability(trt.ComputeCapability.CURRENT, 0))
-    engine = builder.build_serialized_network(network, config) if accepted else None
-    found: dict[str, Any] = {"accepted": accepted, "built": engine is not None}
+    refused = refusal(config, trt.ComputeCapability.CURRENT) if target == "current" else ""
+    engine = None if refused else builder.build_serialized_network(network, config)
+    found: dict[str, Any] = {
+        "accepted": not refused,
+        "refused": refused,
+        "built": engine is not None,
+    }
     found["build_words"] = list(words)
     words.clear()
     loaded = None
@@ -120,6 +121,16 @@ def try_tensorrt(target: str) -> dict[str, Any]:
         loaded = trt.Runtime(logger).deserialize_cuda_engine(engine)
     ready = loaded.create_execution_context() if loaded is not None else None
     return {**found, "loaded": loaded is not None, "ready": ready is not None, "run_words": words}
+
+
+def refusal(config: Any, capability: Any) -> str:
+    """Set a target in a config; give how that is refused, or "" where it is not."""
+    try:
+        config.num_compute_capabilities = 1
+        answer = config.set_compute_capability(capability, 0)
+    except Exception as error:  # noqa: BLE001 - whatever the bindings raise is their answer
+        return f"raised {type(error).__name__}: {error}"
+    return "" if answer else f"answered {answer}"
 
 
 def _listen(trt: Any, words: list[str]) -> Any:

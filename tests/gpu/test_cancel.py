@@ -15,6 +15,7 @@ import pytest
 from tests import models
 from tests.gpu.device import DRY, MIB, holding, until
 from trt_widget import Build, BuildCrashed, BuildFailed
+from trt_widget.errors import OptionRejected
 from trt_widget.executors.process import KILL_AFTER_S
 
 if TYPE_CHECKING:
@@ -78,10 +79,13 @@ def built(executor: str, source: Any = MLP, **options: Any) -> float:
 
 
 @pytest.fixture(scope="module")
-def baseline(memory: Memory, tolerance: int, target: dict[str, Any], figures: Figures) -> Baseline:
-    """Give what is used once everything was built: CUDA loads into this process what it needs."""
+def baseline(memory: Memory, tolerance: int, held: dict[str, Any], figures: Figures) -> Baseline:
+    """Give what is used once everything was built: CUDA loads into this process what it needs.
+
+    Its context is part of that: a build in a thread makes it, and nothing gives it back.
+    """
     usual = {
-        (executor, name): built(executor, source, **target)
+        (executor, name): built(executor, source, **held)
         for executor in EXECUTORS
         for name, source in SOURCES.items()
     }
@@ -102,7 +106,7 @@ def child_of(build: Build) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def look() -> bool:
-        assert build.result is None, build.result
+        check_runs(build, "its process was seen")
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):  # gone meanwhile
                 found.extend([child] * ("executors.child" in " ".join(child.cmdline())))
@@ -116,10 +120,16 @@ def in_the_middle(build: Build) -> None:
     """Wait until TensorRT works, and has not said anything for a while."""
 
     def look() -> bool:
-        assert build.result is None, build.result
+        check_runs(build, "TensorRT had been silent for 0.3 s: it is too quick here for this test")
         return build.tree.paths > 5 and build.now() - build.tree.last_callback > 0.3
 
     until(look, LONGEST_S, "a silence of TensorRT")
+
+
+def check_runs(build: Build, before: str) -> None:
+    """Fail where a build has ended before something."""
+    ended = build.result
+    assert ended is None, f"the build ended ({ended.status}: {ended.error!r}) before {before}"
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -129,7 +139,7 @@ def is_gone(process: psutil.Process) -> bool:
 # ---- cancels -------------------------------------------------------------------------------------
 
 
-def test_fifty_cancels(baseline: Baseline, target: dict[str, Any], figures: Figures) -> None:
+def test_fifty_cancels(baseline: Baseline, held: dict[str, Any], figures: Figures) -> None:
     print(f"seed {SEED} (TRT_WIDGET_GPU_SEED)")
     rng = random.Random(SEED)  # noqa: S311 - repeatable on purpose
     tally: dict[str, dict[str, int]] = {executor: {} for executor in EXECUTORS}
@@ -142,7 +152,7 @@ def test_fifty_cancels(baseline: Baseline, target: dict[str, Any], figures: Figu
         whole = baseline.usual[executor, name]
         moment = rng.uniform(0.0, whole)
         what = f"cancel {number}, {executor}, {name}, at {moment:.2f} of {whole:.2f} s"
-        build = Build(SOURCES[name], executor=executor, grace=grace, **target).start()
+        build = Build(SOURCES[name], executor=executor, grace=grace, **held).start()
         child = child_of(build) if executor == "process" else None
         time.sleep(moment)
         asked = time.perf_counter()
@@ -189,55 +199,74 @@ def test_fifty_cancels(baseline: Baseline, target: dict[str, Any], figures: Figu
 
 
 def test_a_child_that_is_killed_gives_its_memory_back(
-    baseline: Baseline, target: dict[str, Any], figures: Figures
+    baseline: Baseline, held: dict[str, Any], figures: Figures
 ) -> None:
-    build = Build(models.light_model("densenet121"), executor="process", **target).start()
+    build = Build(models.light_model("densenet121"), executor="process", **held).start()
     child = child_of(build)
     in_the_middle(build)
-    held = baseline.memory.used() - baseline.used
+    during = baseline.memory.used() - baseline.used
     of_child = baseline.memory.processes().get(child.pid)
-    os.kill(child.pid, signal.SIGKILL)
+    kill(build, child)
     build.wait_ended(30)
     assert build.result is not None
     error = build.result.error
-    assert isinstance(error, BuildCrashed), repr(error)
+    assert isinstance(error, BuildCrashed), f"killed, and yet {build.result.status}: {error!r}"
     assert error.signal == "SIGKILL"
     assert error.remedy
     until(lambda: is_gone(child), 5, "the child's end")
     more = baseline.check("a kill")
     told = "not told" if of_child is None else f"{of_child / MIB:.0f} MiB"
     figures.say(
-        f"kill -9 of a child that builds: while it did, {held / MIB:.0f} MiB more GPU memory were "
-        f"used than before (of the child itself: {told}), and {more / MIB:.0f} MiB more after it"
+        f"kill -9 of a child that builds: while it did, {during / MIB:.0f} MiB more GPU memory "
+        f"were used than before (of the child itself: {told}), and {more / MIB:.0f} MiB after it"
     )
+    if not DRY:
+        # Else nothing was given back. The child had a context, which is twice the tolerance.
+        assert during > baseline.tolerance
     for executor in EXECUTORS:
         built(executor)
+
+
+def kill(build: Build, child: psutil.Process) -> None:
+    """Kill the process that builds, while it does."""
+    try:
+        child.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        build.wait_ended(30)
+        check_runs(build, "its process could be killed")
+        raise
 
 
 # ---- no memory -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["nothing", "a context and a little"])
+NOTHING: Final = "nothing"
+
+
+@pytest.fixture(params=[NOTHING, "a context and a little"])
 def starved(request: pytest.FixtureRequest, baseline: Baseline, figures: Figures) -> Iterator[str]:
     """Have another process take the GPU's memory while the test runs; give what it leaves."""
     if DRY:
         yield f"all, not {request.param}: a dry run"
         return
     # What a CUDA context takes is twice the tolerance, and a bit is for the libraries in it.
-    leave = 0 if request.param == "nothing" else 2 * baseline.tolerance + 128 * MIB
-    with holding(str(leave)) as held:
-        assert held["free"] <= leave + 64 * MIB, held
-        figures.say(f"free of {held['total'] / MIB:.0f} MiB: {held['free'] / MIB:.0f} MiB")
+    leave = 0 if request.param == NOTHING else 2 * baseline.tolerance + 128 * MIB
+    with holding(str(leave)) as taken:
+        # How much the driver keeps back differs from GPU to GPU. What counts is that a context has
+        # no place in what is left beyond what was to be left.
+        assert taken["free"] <= leave + baseline.tolerance, taken
+        figures.say(f"free of {taken['total'] / MIB:.0f} MiB: {taken['free'] / MIB:.0f} MiB")
         yield request.param
     baseline.check("another process has held all of it")
 
 
-def test_a_build_without_gpu_memory(starved: str, target: dict[str, Any], figures: Figures) -> None:
-    """Either it says that GPU memory is short, or it needs none: never a hang, nor another error.
+def test_a_build_without_gpu_memory(starved: str, held: dict[str, Any], figures: Figures) -> None:
+    """Either it says that GPU memory is short, or it can do without more: nothing else.
 
-    In a child only: this process has what it needs already, and others may be starved with it.
+    It cannot do without a context, and so says it where not even that has a place. In a child only:
+    this process has what it needs already, and others may be starved with it.
     """
-    build = Build(models.light_model("resnet50"), executor="process", **target).start()
+    build = Build(models.light_model("resnet50"), executor="process", **held).start()
     build.wait_ended(LONGEST_S)
     result = build.result
     assert result is not None
@@ -246,10 +275,18 @@ def test_a_build_without_gpu_memory(starved: str, target: dict[str, Any], figure
     if result.error is not None:
         figures.lines += [f"    {text[:300]}" for text in result.error.messages[-6:]]
     if result.status == "succeeded":
+        assert starved != NOTHING, "a context was made of nothing"
         assert result.engine_bytes
         return
-    error = result.error
+    check_starved(result.error)
+
+
+def check_starved(error: object) -> None:
+    """Hold an error against what one of a build without GPU memory has to say."""
     assert isinstance(error, BuildFailed), repr(error)
     assert "GPU memory" in error.cause, str(error)
-    assert error.evidence or error.messages
     assert error.remedy
+    if isinstance(error, OptionRejected):  # of device=, before TensorRT: the driver has answered
+        assert "the CUDA driver answered error 2" in error.cause
+    else:
+        assert error.evidence or error.messages

@@ -6,34 +6,55 @@ that of the process. It shows that the calls are made rightly, and nothing about
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 
 from tests import models
-from tests.gpu import networks
-from tests.gpu.device import MIB, ROOT, Device, Figures, NoMemory, find_device, holding
-from tests.gpu.test_cancel import Baseline
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.gpu import conftest, networks, test_device
+from tests.gpu.device import (
+    MIB,
+    NO_DEVICE,
+    ROOT,
+    Device,
+    Figures,
+    Memory,
+    NoAnswerError,
+    NoMemory,
+    find_device,
+    holding,
+    probe,
+)
+from tests.gpu.probe import refusal
+from tests.gpu.test_cancel import Baseline, check_starved, in_the_middle, kill
+from trt_widget import Build
 
 DRIVER = r"""
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdio.h>
+#include <unistd.h>
 static size_t total = (size_t)40 << 30, used = 300 << 20;
 static int value_of(const char *name, int otherwise) {
     const char *text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
-int cuInit(unsigned flags) { return value_of("FAKE_INIT", 0); }
+int cuInit(unsigned flags) {
+    if (value_of("FAKE_CRASH", 0)) abort();
+    sleep(value_of("FAKE_SLEEP", 0));
+    return value_of("FAKE_INIT", 0);
+}
 int cuDriverGetVersion(int *version) { *version = value_of("FAKE_CUDA", 99000); return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int index) { *device = index; return 0; }
@@ -44,7 +65,15 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 int cuDeviceTotalMem_v2(size_t *size, int device) { *size = total; return 0; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) { memset(uuid, 7, 16); return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &total; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = &total;
+    if (getenv("FAKE_NOTED")) {
+        FILE *file = fopen(getenv("FAKE_NOTED"), "a");
+        fprintf(file, "%d\n", getpid());
+        fclose(file);
+    }
+    return value_of("FAKE_RETAIN", 0);
+}
 int cuCtxSetCurrent(void *context) { return context == &total ? 0 : 201; }
 int cuCtxSynchronize(void) { return 0; }
 int cuMemGetInfo_v2(size_t *left, size_t *all) { *left = total - used; *all = total; return 0; }
@@ -107,6 +136,153 @@ def test_why_there_is_no_gpu(driver: pytest.MonkeyPatch) -> None:
     )
     driver.setenv("CUDA_VISIBLE_DEVICES", "")
     assert str(find_device()).endswith("there are 0 GPUs, with CUDA_VISIBLE_DEVICES=''")
+
+
+def test_a_question_that_crashes_is_no_answer(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_CRASH", "1")
+    with pytest.raises(NoAnswerError, match="asking for the GPU ended with SIGABRT"):
+        find_device()
+
+
+def test_a_question_that_raises_is_no_answer(
+    tmp_path: Path, driver: pytest.MonkeyPatch, compiled: Path
+) -> None:
+    """A driver that has nothing but ``cuInit``."""
+    assert compiled.is_dir()
+    (tmp_path / "driver.c").write_text("int cuInit(unsigned flags) { return 0; }\n")
+    command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run([*command, str(tmp_path / "driver.c")], check=True)
+    driver.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    with pytest.raises(NoAnswerError, match=r"the code 1: (.|\n)*cuDriverGetVersion"):
+        find_device()
+
+
+def test_a_question_that_hangs_is_no_answer(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_SLEEP", "100")
+    with pytest.raises(NoAnswerError, match=r"probe gpu: still running after 2 s\.$"):
+        probe("gpu", timeout=2.0)
+    within = "no process could take GPU memory within 2 s"
+    with pytest.raises(AssertionError, match=within), holding("context", 2.0):
+        pass
+
+
+def test_a_run_without_an_answer_fails_once(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_CRASH", "1")
+    driver.delenv("TRT_WIDGET_GPU_TESTS", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    said = "tests/gpu cannot be run: asking for the GPU ended with SIGABRT"
+    assert done.stdout.count(said) == 1, done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_what_all_tests_have_in_common_is_not_in_their_time() -> None:
+    added: dict[str, float] = {}
+
+    def item(name: str, path: Path, *own: float) -> Any:
+        def add(marker: pytest.MarkDecorator, *, append: bool) -> None:
+            assert (marker.name, append) == ("timeout", False)
+            added[name] = marker.args[0]
+
+        return SimpleNamespace(
+            path=path,
+            get_closest_marker=lambda _: SimpleNamespace(args=own) if own else None,
+            config=SimpleNamespace(getini=lambda _: "120"),
+            add_marker=add,
+        )
+
+    here = Path(conftest.__file__).parent
+    conftest.pytest_collection_modifyitems(
+        [
+            item("plain", here / "test_a.py"),
+            item("own", here / "test_a.py", 300),
+            item("other", here.parent / "unit" / "test_a.py"),
+        ]
+    )
+    assert added == {"plain": 120 + conftest.SETUP_S, "own": 300 + conftest.SETUP_S}
+
+
+def test_memory_that_nobody_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoAnswerError, match="neither nvidia-ml-py nor the program nvidia-smi"):
+        Memory(NO_DEVICE).used()
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    program.chmod(0o755)
+    with pytest.raises(NoAnswerError, match=r"exit status 6.*No devices were found"):
+        Memory(NO_DEVICE).used()
+    program.write_text("#!/bin/sh\necho '512'\n")
+    assert Memory(NO_DEVICE).used() == 512 * MIB
+
+
+def test_device_0_holds_a_context_and_its_want_is_told(
+    driver: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+    driver.setenv("FAKE_NOTED", str(noted))
+    Build(models.mlp(), executor="process").start().wait(60)
+    assert not noted.exists()
+    build = Build(models.mlp(), executor="process", device=0).start()
+    build.wait(60)
+    (pid,) = noted.read_text().split()
+    assert int(pid) != os.getpid()
+    driver.setenv("FAKE_RETAIN", "2")
+    short = Build(models.mlp(), executor="process", device=0).start()
+    short.wait_ended(60)
+    assert short.result is not None
+    check_starved(short.result.error)
+    with pytest.raises(AssertionError):
+        check_starved(None)
+    driver.setenv("FAKE_RETAIN", "46")
+    other = Build(models.mlp(), executor="process", device=0).start()
+    other.wait_ended(60)
+    assert other.result is not None
+    with pytest.raises(AssertionError, match="error 46"):
+        check_starved(other.result.error)
+
+
+@pytest.mark.parametrize("refused", ["", "answered False", "raised TypeError: no such target"])
+def test_a_target_that_is_not_taken_is_a_case_of_its_own(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_compute_capability(_capability: object, _place: int) -> bool:
+        if "raised" in refused:
+            raise TypeError("no such target")
+        return not refused
+
+    config = SimpleNamespace(set_compute_capability=set_compute_capability)
+    assert refusal(config, "CURRENT") == refused
+    if not refused:
+        return
+    monkeypatch.setattr(test_device, "refusal", lambda *_: refused)
+    build = Build(models.mlp(), configure=test_device.for_this_gpu, executor="thread").start()
+    build.wait_ended(60)
+    assert build.result is not None
+    test_device.check_refusal(build.result.error, {"refused": refused})
+    with pytest.raises(AssertionError):
+        test_device.check_refusal(build.result.error, {"refused": "", "build_words": ["x"]})
+
+
+def test_a_build_that_ends_too_early_is_said_to_have() -> None:
+    build = Build(models.mlp(), executor="thread").start()
+    build.wait(60)
+    with pytest.raises(
+        AssertionError, match=r"the build ended \(succeeded: None\) before TensorRT"
+    ):
+        in_the_middle(build)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(ended.pid)
+    ended.wait(30)
+    with pytest.raises(AssertionError, match="before its process could be killed"):
+        kill(build, process)
 
 
 @pytest.mark.usefixtures("driver")
