@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trt_widget import _sample, diagnosis
-from trt_widget._files import write_all
 from trt_widget.backend import backend_of, cuda_library, find_backend, gpus, use_device
 from trt_widget.build import Build
 from trt_widget.errors import BackendNotFound, BuildCancelled, BuildError, BuildFailed, ParseFailed
@@ -34,7 +33,9 @@ from trt_widget.events import (
     expand,
     to_json,
 )
-from trt_widget.executors.isolation import python_command
+from trt_widget.executors.child import clipped
+from trt_widget.executors.isolation import answer, answers_in, python_command, take_stdout
+from trt_widget.executors.lifetime import live_with
 from trt_widget.logger import make_logger
 from trt_widget.monitor import ProgressMonitor
 from trt_widget.network import prepare
@@ -85,6 +86,8 @@ class Subject:
 
     package: str
     events: list[Event] = field(default_factory=list)
+    #: Is called with the new ones.
+    tell: Callable[[list[Event]], object] = lambda _events: None
 
     @property
     def backend(self) -> Backend:
@@ -302,11 +305,16 @@ def _turns(subject: Subject) -> str:
         first.start()
         try:
             while not begun.wait(_LOOK_S) and first.result is None:
-                pass
+                if first.waiting_for:
+                    raise NotRun(f"others build on this device: {first.waiting_for}")  # noqa: TRY301 - it ends the build, too
             told, ended = _wait_elsewhere(subject.package, gate)
+        except BaseException:
+            first.request_cancel("closed")
+            raise
         finally:
             gate.touch()
-            first.wait()
+            first.wait_ended()
+        first.wait()
     if not told:
         raise Unexpected("a build of another process did not wait")
     if ended != "succeeded":
@@ -326,25 +334,26 @@ def _wait_elsewhere(package: str, gate: Path) -> tuple[str, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
     ) as second:
         assert second.stdout is not None  # noqa: S101 - it was made with a pipe
-        told = second.stdout.readline().strip()
+        answers = answers_in(second.stdout)
+        told = next(answers, "")
         gate.touch()
-        return told, second.stdout.readline().strip()
+        return told, next(answers, "")
 
 
 def wait_elsewhere(package: str) -> None:
-    """Be that process: print for whom the build waits, if it does, and what it came to."""
+    """Be that process: say for whom the build waits, if it does, and what it came to."""
+    answers = take_stdout()
     backend = find_backend(package)
     build = Build(
         _sample.sample_model(), backend=backend, executor="process", **_exclusively(backend)
     ).start()
     while build.status == "pending" and not build.waiting_for:
         time.sleep(_LOOK_S)
-    print(build.waiting_for or "", flush=True)  # noqa: T201 - it is read by the first
+    answer(answers, build.waiting_for or "")
     build.wait_ended()
-    print(build.status, flush=True)  # noqa: T201 - the same
+    answer(answers, build.status)
 
 
 def _failure(subject: Subject) -> str:
@@ -449,10 +458,12 @@ def _build(
     **options: Any,
 ) -> Build:
     """Start a build whose events are recorded; wait until all were told, however it ends."""
-    build = Build(model, backend=subject.backend, **options)
+    # Not in turn: builds of others on the device may last for hours.
+    build = Build(model, backend=subject.backend, exclusive=False, **options)
 
     def take(events: list[Event]) -> None:
         subject.events += events
+        subject.tell(events)
         on_events(build, events)
 
     build.subscribe(take)
@@ -532,21 +543,42 @@ def _execute(loaded: ICudaEngine) -> list[float]:
 
 
 def main() -> None:
-    """Run the check ``sys.argv[2]`` of the package ``sys.argv[3]``; write what it came to."""
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what TensorRT prints is no answer
+    """Run the check ``sys.argv[2]`` of the package ``sys.argv[3]``; answer what it came to.
+
+    Before that come the events, as they are recorded. ``sys.argv[4]`` is who asks.
+    """
+    live_with(int(sys.argv[4]))
+    answers = take_stdout()  # what TensorRT prints is no answer
     faulthandler.enable(all_threads=False)
-    answer = json.dumps(perform(sys.argv[2], sys.argv[3])).encode()
-    with contextlib.suppress(OSError):  # nobody waits for it any more
-        write_all(answers, answer)
+
+    turn = threading.Lock()
+
+    def tell(events: list[Event]) -> None:
+        with turn:
+            answer(answers, *({"event": _written(event)} for event in events))
+
+    found = clipped(perform(sys.argv[2], sys.argv[3], tell))
+    with turn, contextlib.suppress(OSError):  # nobody waits for it any more
+        answer(answers, found)
     # Without the interpreter's end: TensorRT's own teardown is not what is looked at.
     os._exit(0)
 
 
-def perform(name: str, package: str) -> dict[str, Any]:
-    """Run a check here; give what it came to as plain data."""
+def _written(event: Event) -> dict[str, Any]:
+    """Give an event as plain data; its texts may be as long as somebody likes."""
+    values: dict[str, Any] = json.loads(to_json(event))
+    return {
+        key: clipped(value) if isinstance(value, (str, dict)) else value
+        for key, value in values.items()
+    }
+
+
+def perform(
+    name: str, package: str, tell: Callable[[list[Event]], object] = lambda _events: None
+) -> dict[str, Any]:
+    """Run a check here; give what it came to as plain data, and tell the events meanwhile."""
     check = next(check for check in CHECKS if check.name == name)
-    subject = Subject(package)
+    subject = Subject(package, tell=tell)
     facts: dict[str, Any] = {}
     try:
         if check.builds:
@@ -563,5 +595,4 @@ def perform(name: str, package: str) -> dict[str, Any]:
         status, seen = FAILED, str(error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is this check's failure
         status, seen = FAILED, f"{type(error).__name__}: {error}"
-    events = [json.loads(to_json(event)) for event in subject.events]
-    return {"status": status, "seen": seen, **facts, "events": events}
+    return {"status": status, "seen": seen, **facts}

@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks ends nothing.
-        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+        errors = getattr(stream, "errors", None)  # "surrogateescape" in the C locale
+        if errors in {"strict", "surrogateescape"} and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     given = list(sys.argv[1:] if argv is None else argv)
     try:

@@ -808,8 +808,15 @@ def _check_engine_cache(value: Any, *, far: bool) -> EngineCache | None:
     return _check_engine_cache(EngineCache(value), far=far)
 
 
-def check_output(path: Any) -> Path:
+def check_output(path: Any, option: str = "output", what: str = "engine") -> Path:
     """Check that an engine could be written to ``path``; nothing is written.
+
+    Parameters
+    ----------
+    path
+        Where.
+    option, what
+        The option that names it, and what else is to be written, for the words of errors.
 
     Returns
     -------
@@ -823,7 +830,7 @@ def check_output(path: Any) -> Path:
     OptionError
         Not a path.
     """
-    return _check_target_file("output", "engine", path, OutputError)
+    return _check_target_file(option, what, path, OutputError)
 
 
 def _check_target_file(option: str, what: str, path: Any, kind: type[OptionError]) -> Path:

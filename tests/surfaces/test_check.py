@@ -87,7 +87,9 @@ def test_the_real_builder_does_what_is_relied_upon(whole: tuple[str, bytes, Path
         assert line.startswith(f"  {status} {expected.title}: ")
         assert re.search(r" \(\d+\.\d s\)$", line)
     assert "All that could be run here is as it should be." in lines
-    assert lines[-1] == "To report it, open an issue of the project with the file report.json."
+    assert lines[-1] == (
+        "To report it, look at the file report.json, and open an issue of the project with it."
+    )
 
 
 def test_full_tensorrt_is_not_there_and_says_so(whole: tuple[str, bytes, Path]) -> None:
@@ -142,7 +144,7 @@ def test_what_a_broken_install_says_is_told_without_them(tmp_path: Path) -> None
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("  "))
     assert line.startswith(
         "  failed  imported: tensorrt cannot be used: importing it failed: …/__init__.py is "
-        "broken, … on …: see …/d. Part of it is missing"
+        "broken, … on …: see …. Part of it is missing"
     )
     assert "1 check failed." in done.stdout
     report = gzip.decompress((tmp_path / "x.json.gz").read_bytes()).decode()

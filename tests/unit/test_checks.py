@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import re
 import socket
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests.run import BINDINGS, ROOT, STUBS
@@ -21,6 +24,7 @@ from trt_widget import _checks, _sample
 from trt_widget._checks import CHECKS, Check, NotRun, Subject, Unexpected, perform
 from trt_widget._scrub import _known, scrub
 from trt_widget.backend import Gpu
+from trt_widget.commands.check import _Heard
 from trt_widget.errors import OptionError
 from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
 
@@ -68,12 +72,30 @@ def _someone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("text", "said"),
     [
         ("/opt/x/libnvinfer.so.11: cannot open", "…/libnvinfer.so.11: cannot open"),
-        ("in /home/karla b/my models/x.onnx", "in …/x.onnx"),
+        ("in /home/karla b/my models/x.onnx", "in …"),
         ("home: /home/karla b", "home: …"),
         ("'/home/karla b/x.py', line 3", "'…/x.py', line 3"),
         (r"at C:\Users\someone\x.dll!", "at …/x.dll!"),
+        ("dlopen:/srv/acme/libx.so, file:///srv/acme/x.onnx", "…/libx.so, …"),
+        ("LD_LIBRARY_PATH=/opt/a:/srv/acme/lib in", "LD_LIBRARY_PATH=… in"),
+        ("-L/home/bob/x/y, //home/bob/x", "…, …"),
+        (r"\\server\share\bob\x.dll", "…/x.dll"),
+        (r"path:C:\Users\bob\x.dll and C:/bob", "path:…/x.dll and …"),
+        ("a.b</home/bob/x>", "a.b<…>"),
+        ("../acme/x; ./acme; ~bob/x; models/acme.onnx; a/b/c", "…; …; …; …; …"),
+        ("/a/(b),c;d'|e/libx.so.1: no", "…/libx.so.1: no"),
+        ("see '/home/o'bob b/x y.onnx', line 3", "see '…', line 3"),
+        (
+            "/opt/libnvinfer.so.11 needs /opt/liby.so, which",
+            "…/libnvinfer.so.11 needs …/liby.so, which",
+        ),
+        ("/srv/acme models/an acme.onnx is gone", "… is gone"),
+        ("/srv/a, b acme/x", "…, b …"),
+        ("https://acme.org/x/y", "…"),
+        ("KARLA's karla_models, Karla2: /HOME/KARLA B", "…'s …_models, …2: …"),
+        ("Karlaesque", None),
         ("karla's build on secret.example.org (secret)", "…'s build on … (…)"),
-        ("nothing to hide: a/b, 3/4, https://example.org/x/y", None),
+        ("nothing to hide: a/b, 3/4, 3.5 MB/s, I/O", None),
         ('[6] creator && "Plugin not found" (2 > 1)', None),
         (f"{sys.prefix}/lib/python3/site-packages/x.py", "…/x.py"),
     ],
@@ -85,7 +107,57 @@ def test_no_path_and_no_name_is_left(text: str, said: str | None) -> None:
 @pytest.mark.usefixtures("_someone")
 def test_what_is_within_is_scrubbed_too() -> None:
     given = {"a": ["karla", {"b": "/x/y/z"}], "n": 3, "t": ("karla",), "none": None}
-    assert scrub(given) == {"a": ["…", {"b": "…/z"}], "n": 3, "t": ["…"], "none": None}
+    assert scrub(given) == {"a": ["…", {"b": "…"}], "n": 3, "t": ["…"], "none": None}
+
+
+#: Whatever is no separator of folders.
+_SIGNS = st.text("ab1_.,;:|()[]{}<>'\"`=@#-+~…%&!?$*é^", max_size=3)
+_AROUND = st.text("ab1 \n_.,;:|()[]{}<>'\"`=@#-+~…%&!?$*é^", max_size=8)
+_BEGINS = ("/", "//", "\\", "\\\\", "C:\\", "C:/", "./", "../", "..\\", "~/", "-L/", "file:///")
+
+
+@given(_AROUND, st.sampled_from(_BEGINS), _SIGNS, _SIGNS, _AROUND)
+def test_folders_of_whatever_signs_are_hidden(
+    before: str, begin: str, some: str, more: str, after: str
+) -> None:
+    """But spaces, of which the page speaks."""
+    text = f"{before}{begin}srv{some}x/{more}acme{some}/models/x{after}"
+    assert "acme" not in scrub(text)
+
+
+@pytest.mark.parametrize("user", ["ok", "failed", "log", "user", "info", "event", "not"])
+def test_words_of_the_protocol_stay_whatever_the_user_is_called(
+    user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", user)
+    _known.cache_clear()
+    words = {
+        "status": "ok",
+        "events": [
+            {"event": "log", "severity": "info"},
+            {"event": "status", "status": "failed", "reason": "user"},
+        ],
+    }
+    try:
+        assert scrub({**words, "seen": f"of {user}"}) == {**words, "seen": "of …"}
+    finally:
+        _known.cache_clear()
+
+
+def test_where_no_folder_is_known_texts_are_scrubbed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone() -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("trt_widget._scrub.Path.cwd", gone)
+    monkeypatch.setattr("trt_widget._scrub.Path.home", gone)
+    monkeypatch.setattr("trt_widget._scrub.tempfile.gettempdir", gone)
+    _known.cache_clear()
+    try:
+        assert scrub("in /a/b: no") == "in …: no"
+    finally:
+        _known.cache_clear()
 
 
 # ---- what is sound ------------------------------------------------------------------------------
@@ -133,14 +205,39 @@ def test_what_is_sound_is_given_as_a_tree() -> None:
 def test_whatever_a_check_raises_is_what_it_came_to(
     error: BaseException, status: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(subject: Subject) -> str:
-        subject.events.append(BEGIN)
+    def fail(_subject: Subject) -> str:
         raise error
 
     monkeypatch.setattr(_checks, "CHECKS", (Check("x", "x", fail),))
     found = perform("x", "tensorrt_rtx")
     assert (found["status"], found["seen"]) == (status, seen)
-    assert [event["event"] for event in found["events"]] == ["phase_start"]
+
+
+def test_of_messages_the_first_and_the_latest_are_kept_and_the_others_counted() -> None:
+    heard = _Heard()
+    for number in range(5_000):
+        for kind in ("log", "step_complete"):
+            event = {"event": kind, "time": number}
+            heard.answers.add(b"\ntrt_widget answers: " + json.dumps({"event": event}).encode())
+    heard.answers.add(b"\n")
+    told = heard.events()
+    assert told["events_left_out"] == 3_000
+    assert sum(event["event"] == "step_complete" for event in told["events"]) == 5_000
+    times = [event["time"] for event in told["events"] if event["event"] == "log"]
+    assert times == [*range(1_000), *range(4_000, 5_000)]
+    order = [event["time"] for event in told["events"]]
+    assert order == sorted(order)
+
+
+def test_what_is_printed_is_kept_to_its_end_and_begins_with_a_whole_line() -> None:
+    heard = _Heard()
+    for _ in range(100):
+        heard.printed(b"/srv/acme/" * 1_000)
+    heard.printed(b"\nlast words")
+    assert heard.last_words() == "; it printed: last words"
+    heard.printed(b"/srv/acme/" * 10_000)
+    assert "acme" not in heard.last_words()
+    assert len(heard._printed) == 16_384
 
 
 def test_the_page_has_every_check_and_every_version() -> None:

@@ -15,9 +15,15 @@ from trt_widget.broadcast import Broadcast
 from trt_widget.build import Build
 from trt_widget.commands.functions import load_function
 from trt_widget.commands.interrupts import Interrupts, leave_at_once
-from trt_widget.commands.views import complain, make_view, or_nowhere, outcome, say
+from trt_widget.commands.views import (
+    checked_file,
+    complain,
+    make_view,
+    or_nowhere,
+    outcome,
+    say,
+)
 from trt_widget.errors import BuildError, OptionError
-from trt_widget.options import check_output
 from trt_widget.record import save_as
 from trt_widget.sinks.control import check_own, control_path, listen
 from trt_widget.sinks.jsonl import EventWriter
@@ -229,10 +235,7 @@ def _checked_outputs(arguments: argparse.Namespace, build: Build) -> dict[str, P
             raise OptionError(
                 f"--timings {path} is neither .csv nor .json.", "Give the file one of these ends."
             )
-        try:
-            outputs[name] = check_output(path)
-        except OptionError as error:
-            raise OptionError(error.cause.replace("output=", f"--{name} "), error.remedy) from error
+        outputs[name] = checked_file(name, name, path)
     return outputs
 
 

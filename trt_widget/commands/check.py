@@ -8,11 +8,15 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,15 +29,20 @@ from trt_widget._text import line
 from trt_widget.backend import BACKEND_NAMES, cuda_library, processor_name
 from trt_widget.commands import views
 from trt_widget.commands.views import or_nowhere, say
-from trt_widget.errors import OptionError
-from trt_widget.executors.isolation import gpus_apart, python_command
-from trt_widget.options import check_output
+from trt_widget.errors import OptionError, SaveError
+from trt_widget.executors.isolation import (
+    Answers,
+    ask_for_gpus_apart,
+    own_session,
+    python_command,
+)
+from trt_widget.executors.lifetime import chunks, end_process, has_ended
 from trt_widget.record import save_as
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from typing import TextIO
+    from collections.abc import Callable, Iterator
+    from typing import IO, TextIO
 
     from trt_widget._checks import Check
 
@@ -41,12 +50,22 @@ __all__ = ["run"]
 
 #: The version of the file that is written.
 FORMAT: Final = 1
-#: Seconds within which the pipes of a process that was killed are at their end.
+#: Seconds within which a process that was killed has ended, and its pipes are at their end.
 _LEAVE_S: Final = 5.0
 _CHILD: Final = "from trt_widget._checks import main; main()"
 #: Characters of what is shown of a check, and of what is kept of a crash's last words.
 _LONGEST: Final = 500
 _LAST_WORDS: Final = 2_000
+#: Bytes of what a check's process prints that are kept.
+_PRINTED: Final = 16_384
+#: Messages of a check that are kept, half of them the latest; and other events.
+_MESSAGES: Final = 2_000
+_EVENTS: Final = 50_000
+#: Seconds between two looks at a check's process, and the most that it may be given.
+_LOOK_S: Final = 0.01
+_MOST_S: Final = 1_000_000
+#: Seconds that the driver has to say which GPUs there are, if a check may take as long.
+_PATIENCE_S: Final = 60.0
 #: Packages whose versions a report has, besides TensorRT's own.
 _PACKAGES: Final = ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13", "onnx", "numpy")
 
@@ -55,32 +74,32 @@ def run(arguments: argparse.Namespace) -> int:
     """Check, and give the exit code."""
     if not (math.isfinite(arguments.limit) and arguments.limit > 0):
         raise OptionError("--limit is not a number of seconds above zero.", "Leave it out.")
-    if arguments.json is not None:
-        check_output(arguments.json)  # before minutes have passed
+    if arguments.limit > _MOST_S:
+        raise OptionError(f"--limit is more than {_MOST_S:,} seconds.", "Leave it out.")
+    if arguments.json == "-" and sys.stdout is None:
+        raise OptionError("--json -: there is no standard output.", "Name a file.")
+    if arguments.json not in {None, "-"}:
+        views.checked_file("json", "report", arguments.json)  # before minutes have passed
     with contextlib.ExitStack() as stack:
-        out = or_nowhere(sys.stdout, stack)
+        out = or_nowhere(sys.stderr if arguments.json == "-" else sys.stdout, stack)
         # Ended by another signal than that of Ctrl-C, it ends what it has started, too.
         for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, signal.default_int_handler)
                 stack.callback(signal.signal, number, signal.SIG_DFL)
         report = {"format": FORMAT, "trt_widget": __version__, **_machine()}
-        for said in _about(report):
-            say(said, out)
+        say(_about(report), out)
+        checks = _Checks(arguments.limit, out)
+        report["gpus"] = checks.gpus()
+        say(_about_gpus(report), out)
         names = BACKEND_NAMES if arguments.backend is None else (arguments.backend,)
-        report["packages"] = {name: _check_package(name, arguments.limit, out) for name in names}
+        report["packages"] = {name: checks.run(name) for name in names}
         results = [result for found in report["packages"].values() for result in found]
         failed = sum(result["status"] == FAILED for result in results)
         built = any(result["status"] == OK and result["check"] != "import" for result in results)
         say("", out)
         say(_conclusion(failed, built=built), out)
-        if arguments.json is not None:
-            path = Path(arguments.json)
-            _save(report, path)
-            say(f"To report it, open an issue of the project with the file {line(path.name)}.", out)
-        else:
-            again = "run this again with --json FILE and open an issue of the project with the file"
-            say(f"To report it, {again}.", out)
+        _report(report, arguments.json, out)
     return views.SUCCEEDED if built and not failed else views.FAILED
 
 
@@ -92,9 +111,30 @@ def _conclusion(failed: int, *, built: bool) -> str:
     return "All that could be run here is as it should be."
 
 
-def _save(report: dict[str, Any], path: Path) -> None:
-    data = json.dumps(report, indent=1).encode("ascii")
-    save_as("report", gzip.compress(data) if path.suffix == ".gz" else data, path)
+def _report(report: dict[str, Any], target: str | None, out: TextIO) -> None:
+    """Write the report, if it is asked for, and say where it goes."""
+    if target is None:
+        again = "run this again with --json FILE and open an issue of the project with the file"
+        say(f"To report it, {again}.", out)
+        return
+    text = json.dumps(report, indent=1)
+    if target == "-":
+        try:
+            print(text, flush=True)  # noqa: T201 - it is asked for there
+        except OSError as error:
+            raise SaveError(
+                f"The report could not be written to standard output: {error}.",
+                "Name a file.",
+                error=error,
+            ) from error
+        return
+    path, data = Path(target), text.encode("ascii")
+    save_as("report", gzip.compress(data) if path.suffix.lower() == ".gz" else data, path)
+    say(
+        f"To report it, look at the file {line(path.name)}, and open an issue of the project with "
+        "it.",
+        out,
+    )
 
 
 # ---- the machine --------------------------------------------------------------------------------
@@ -114,10 +154,6 @@ def _machine() -> dict[str, Any]:
         "installed": versions,
         "driver": _driver_version(),
         "cuda": _cuda_version(),
-        "gpus": [
-            {"name": gpu.name, "compute_capability": gpu.compute_capability, "memory": gpu.memory}
-            for gpu in gpus_apart()
-        ],
     }
 
 
@@ -143,104 +179,247 @@ def _cuda_version() -> str | None:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def _about(report: dict[str, Any]) -> list[str]:
+def _about(report: dict[str, Any]) -> str:
     """Say what is checked where."""
-    driver = f"driver {report['driver'] or 'of unknown version'} (CUDA {report['cuda']})"
-    gpus = [f"{gpu['name']} ({gpu['compute_capability']})" for gpu in report["gpus"]]
-    return [
-        f"trt-widget {report['trt_widget']}, Python {report['python']}, {report['platform']}",
-        "no NVIDIA driver"
-        if report["cuda"] is None
-        else f"{', '.join(gpus) or 'no GPU'}, {driver}",
-    ]
+    return f"trt-widget {report['trt_widget']}, Python {report['python']}, {report['platform']}"
+
+
+def _about_gpus(report: dict[str, Any]) -> str:
+    """Say which GPUs there are, if that is known."""
+    if report["cuda"] is None:
+        return "no NVIDIA driver"
+    if report["gpus"] is None:
+        gpus = "GPUs not known (the driver does not answer)"
+    else:
+        names = [f"{gpu['name']} ({gpu['compute_capability']})" for gpu in report["gpus"]]
+        gpus = ", ".join(names) or "no GPU"
+    return f"{gpus}, driver {report['driver'] or 'of unknown version'} (CUDA {report['cuda']})"
 
 
 # ---- the checks ---------------------------------------------------------------------------------
 
 
-def _check_package(package: str, limit: float, out: TextIO) -> list[dict[str, Any]]:
-    """Run all checks of a package; only the first where it cannot be imported."""
-    say("", out)
-    results: list[dict[str, Any]] = []
-    for check in CHECKS:
-        with _announced(check, out):
-            found = _run_apart(check, package, limit)
-        if not results:
-            say(f"{package} {found.get('version', '')}".rstrip(), out)
-        results.append({"check": check.name, **found})
-        seen = line(str(found["seen"]), _LONGEST)
-        say(f"  {found['status']:<8}{check.title}: {seen} ({found['seconds']:.1f} s)", out)
-        if check.name == "import" and found["status"] != OK:
-            break
-    return results
+class _Checks:
+    """Runs the checks.
+
+    Parameters
+    ----------
+    limit
+        Seconds that each may take.
+    out
+        Where it is told.
+    """
+
+    def __init__(self, limit: float, out: TextIO) -> None:
+        self._limit = limit
+        self._out = out
+        #: Whether the driver has said which GPUs there are, and whether a build waited for it.
+        self._answers = True
+        self._hangs = False
+
+    def gpus(self) -> list[dict[str, Any]] | None:
+        """Give the GPUs; None where the driver does not answer."""
+        with _announced("asking for the GPUs", self._out):
+            found = ask_for_gpus_apart(patience=min(_PATIENCE_S, self._limit))
+        self._answers = found is not None
+        if found is None:
+            return None
+        return [
+            {"name": gpu.name, "compute_capability": gpu.compute_capability, "memory": gpu.memory}
+            for gpu in found
+        ]
+
+    def run(self, package: str) -> list[dict[str, Any]]:
+        """Run all checks of a package; only the first where it cannot be imported."""
+        out = self._out
+        say("", out)
+        results: list[dict[str, Any]] = []
+        for check in CHECKS:
+            found = self._run(check, package)
+            if not results:
+                say(f"{package} {found.get('version', '')}".rstrip(), out)
+            results.append({"check": check.name, **found})
+            seen = line(str(found["seen"]), _LONGEST)
+            say(f"  {found['status']:<8}{check.title}: {seen} ({found['seconds']:.1f} s)", out)
+            if check.name == "import" and found["status"] != OK:
+                break
+        return results
+
+    def _run(self, check: Check, package: str) -> dict[str, Any]:
+        if check.builds and self._hangs:
+            seen = "the driver does not answer"
+            return {"status": NOT_RUN, "seen": seen, "events": [], "seconds": 0.0}
+        begun = time.monotonic()
+        with _announced(check.title, self._out):
+            found, in_time = _run_apart(check, package, self._limit)
+        if check.builds and not self._answers and not in_time:
+            self._hangs = True
+            found["seen"] = f"the driver does not answer: {found['seen']}"
+        seconds = round(time.monotonic() - begun, 3)
+        return {**scrub(found), "seconds": seconds}
 
 
 @contextlib.contextmanager
-def _announced(check: Check, out: TextIO) -> Iterator[None]:
+def _announced(text: str, out: TextIO) -> Iterator[None]:
     """Say in a terminal what runs, on a line that goes away."""
-    terminal = out.isatty()
-    if terminal:
-        print(f"  …       {check.title}", end="", file=out, flush=True)
+    columns = _columns(out)
+    if columns:
+        _show(f"  …       {text}"[: columns - 1], out)
     try:
         yield
     finally:
-        if terminal:
-            print("\r\x1b[K", end="", file=out, flush=True)
+        if columns:
+            _show("\r\x1b[K", out)
 
 
-def _run_apart(check: Check, package: str, limit: float) -> dict[str, Any]:
-    """Run a check in a process of its own, which may crash or hang."""
-    begun = time.monotonic()
-    process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        python_command(_CHILD, check.name, package),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A build of a check is no experience, and is really made.
-        env={**os.environ, "TRT_WIDGET_HISTORY": "off", "TRT_WIDGET_ENGINES": "off"},
-    )
+def _columns(out: TextIO) -> int:
+    """Give the width of a terminal that can erase a line; 0 where there is none."""
     try:
-        answer, printed = process.communicate(timeout=limit)
-        found = _read(process.returncode, answer, printed)
-    except subprocess.TimeoutExpired:
-        found = {"status": FAILED, "seen": f"it did not end within {limit:g} s", "events": []}
+        if not out.isatty() or os.environ.get("TERM") in {"dumb", "unknown"}:
+            return 0
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):  # it has gone
+        return 0
+
+
+def _show(text: str, out: TextIO) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, end="", file=out, flush=True)
+
+
+# ---- the process of a check ---------------------------------------------------------------------
+
+
+class _Heard:
+    """What comes of a check's process: what it came to, its events, the end of what it prints.
+
+    Attributes
+    ----------
+    found
+        What the check came to; None while that is not said.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] | None = None
+        self.answers = Answers(self._take)
+        self._events: list[tuple[int, dict[str, Any]]] = []
+        self._latest: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_MESSAGES // 2)
+        self._count = self._messages = 0
+        self._printed = b""
+        self._is_cut = False
+
+    def _take(self, value: Any) -> None:
+        match value:
+            case {"event": {"event": kind} as event}:
+                self._keep(kind, event)
+            case {"status": "ok" | "failed" | "not run", "seen": str()}:
+                self.found = value
+
+    def _keep(self, kind: object, event: dict[str, Any]) -> None:
+        """Keep an event: of messages the first and the latest."""
+        self._count += 1
+        is_message = kind in {"log", "output"}
+        self._messages += is_message
+        if is_message and self._messages > _MESSAGES // 2:
+            self._latest.append((self._count, event))
+        elif is_message or len(self._events) < _EVENTS:
+            self._events.append((self._count, event))
+
+    def printed(self, data: bytes) -> None:
+        """Take what it prints."""
+        printed = self._printed + data
+        self._is_cut |= len(printed) > _PRINTED
+        self._printed = printed[-_PRINTED:]
+
+    def events(self) -> dict[str, Any]:
+        """Give the events that were kept, and how many were not."""
+        kept = sorted((*self._events, *self._latest), key=itemgetter(0))
+        left_out = self._count - len(kept)
+        events = [event for _, event in kept]
+        return {"events": events, **({"events_left_out": left_out} if left_out else {})}
+
+    def last_words(self) -> str:
+        """Give the end of what it has printed, as a part of a sentence."""
+        text = self._printed.decode("utf-8", "replace")
+        if self._is_cut:  # in the middle of a path, perhaps
+            text = re.sub(r"\A.*\n|\A\S*", "", text, count=1)
+        # faulthandler's list of all compiled modules, and blank lines, say nothing here.
+        lines = (
+            text
+            for text in scrub(text).splitlines()
+            if text.strip() and not text.startswith("Extension modules:")
+        )
+        tail = "\n".join(lines)[-_LAST_WORDS:]
+        return f"; it printed: {tail}" if tail else ""
+
+
+def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any], bool]:
+    """Run a check in a process of its own, which may crash or hang; say whether it was in time."""
+    deadline = time.monotonic() + limit
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            python_command(_CHILD, check.name, package, str(os.getpid())),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A build of a check is no experience, and is really made.
+            env={**os.environ, "TRT_WIDGET_HISTORY": "off", "TRT_WIDGET_ENGINES": "off"},
+            **own_session(),
+        )
+    except (OSError, ValueError) as error:
+        seen = f"its process could not be started: {error}"
+        return {"status": FAILED, "seen": seen, "events": []}, True
+    heard, ended = _Heard(), threading.Event()
+    readers = [
+        threading.Thread(target=_read, args=(pipe, take, ended), daemon=True)
+        for pipe, take in (
+            (process.stdout, heard.answers.add),
+            (process.stderr, heard.printed),
+        )
+    ]
+    try:
+        for reader in readers:
+            reader.start()
+        while not has_ended(process) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        in_time = has_ended(process)
     finally:
-        _end(process)
-    found["seconds"] = round(time.monotonic() - begun, 3)
-    scrubbed: dict[str, Any] = scrub(found)
-    return scrubbed
+        code = _end(process)
+        ended.set()
+        for reader in readers:
+            if reader.ident is not None:
+                reader.join(_LEAVE_S)
+    if heard.found is not None:
+        found = heard.found
+    else:
+        how = f"its process ended by {_named(code)}"
+        seen = how if in_time else f"it did not end within {limit:g} s"
+        found = {"status": FAILED, "seen": f"{seen}{heard.last_words()}"}
+    return {**found, **heard.events()}, in_time
 
 
-def _read(code: int, answer: bytes, printed: bytes) -> dict[str, Any]:
-    """Give the answer of a process, or what its end says."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(answer)
-        if isinstance(found, dict) and found.get("status") in {OK, FAILED, NOT_RUN}:
-            return found
+def _read(pipe: IO[bytes], take: Callable[[bytes], object], ended: threading.Event) -> None:
+    with pipe:
+        for data in chunks(pipe, ended):
+            take(data)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int | None:
+    """End a process and what it has started; give its exit status, if that is known."""
+    family = []
+    with contextlib.suppress(psutil.Error, OSError):
+        family = psutil.Process(process.pid).children(recursive=True)
+    code = end_process(process, _LEAVE_S)
+    for child in family:  # builds are sessions of their own
+        with contextlib.suppress(psutil.Error, OSError):
+            child.kill()
+    return code
+
+
+def _named(code: int | None) -> str:
+    if code is None:
+        return "an exit status that is not known"
     try:
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
     except ValueError:
-        how = f"signal {-code}"
-    lines = printed.decode("utf-8", "replace").splitlines()
-    # faulthandler's list of all compiled modules, and blank lines, say nothing here.
-    told = (text for text in lines if text.strip() and not text.startswith("Extension modules:"))
-    tail = "\n".join(told)[-_LAST_WORDS:]
-    said = f"; it printed: {tail}" if tail else ""
-    return {"status": FAILED, "seen": f"its process ended by {how}{said}", "events": []}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and what it has started, and close its pipes."""
-    if process.poll() is None:
-        family = []
-        with contextlib.suppress(psutil.Error):
-            family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        for child in family:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=_LEAVE_S)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+        return f"signal {-code}"

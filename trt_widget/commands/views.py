@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from trt_widget._trtexec import spelled
 from trt_widget.errors import ExtraMissing, OptionError
+from trt_widget.options import check_output
 from trt_widget.words import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trt_widget.build import Build
     from trt_widget.errors import BuildError
 
@@ -23,6 +26,7 @@ __all__ = [
     "USAGE",
     "Nothing",
     "View",
+    "checked_file",
     "complain",
     "make_view",
     "or_nowhere",
@@ -146,10 +150,31 @@ def _fitted(text: str, out: TextIO | None) -> str:
     )
 
 
+def checked_file(option: str, what: str, path: str) -> Path:
+    """Check, before anything takes its time, that a file can be written that an option names.
+
+    Raises
+    ------
+    OptionError
+        It cannot.
+    """
+    try:
+        return check_output(path, option, what)
+    except OptionError as error:
+        cause = error.cause.replace(f"{option}= ", f"--{option} ").replace(
+            f"{option}=", f"--{option} "
+        )
+        raise OptionError(cause, error.remedy) from error
+
+
 def say(text: str, out: TextIO | None = None) -> None:
     """Write a line, to stderr by default."""
+    out = sys.stderr if out is None else out
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr if out is None else out, flush=True)
+        try:
+            print(text, file=out, flush=True)
+        except UnicodeEncodeError as error:
+            print(text.encode(error.encoding, "replace").decode(error.encoding), file=out)
 
 
 def or_nowhere(stream: TextIO | None, stack: contextlib.ExitStack) -> TextIO:

@@ -29,6 +29,7 @@ from trt_widget._files import write_all
 from trt_widget._memory import peak_memory
 from trt_widget.events import BuildEnded, Event, StreamStarted, to_json
 from trt_widget.executors import CANNOT_SEND
+from trt_widget.executors.lifetime import end_now, end_with, orphaned, watch
 from trt_widget.executors.worker import Worker, failed
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ __all__ = ["main"]
 
 #: Seconds between two batches of events.
 TICK_S = 0.1
-#: Seconds between two looks at whether the kernel still lives, where the system cannot say so.
-WATCH_S = 0.5
 #: How long the last events may take after SIGTERM, in seconds.
 LAST_WORDS_S = 0.3
 #: Characters of a text of an error, and entries of a list of them, that go to the kernel.
@@ -61,14 +60,14 @@ def main(parent: int) -> None:
         Process id of the kernel.
     """
     control, events = _take_descriptors()
-    _end_with(parent)
+    end_with(parent)
     if sys.platform == "linux":
         # Where memory is short, this process goes and not the notebook.
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     pid = os.getpid()
     if hasattr(os, "register_at_fork"):  # a fork may hold the GPU: it ends with us
-        os.register_at_fork(after_in_child=lambda: _end_with(pid))
+        os.register_at_fork(after_in_child=lambda: end_with(pid))
     # Where a crash happened, on the pipe of what is printed.
     faulthandler.enable(all_threads=False)
     # The kernel's Interrupt does not reach this session; nobody else's should end a build either.
@@ -77,7 +76,7 @@ def main(parent: int) -> None:
     with contextlib.suppress(ValueError, OSError):
         signal.signal(signal.SIGTERM, child.on_terminate)
     threading.Thread(
-        target=_watch, args=(parent,), name="trt_widget parent watch", daemon=True
+        target=watch, args=(parent,), name="trt_widget parent watch", daemon=True
     ).start()
     child.listen()
 
@@ -276,7 +275,7 @@ class _Child:
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
-            if not _orphaned(self._parent):
+            if not orphaned(self._parent):
                 # The user's code has closed our descriptor (its number may belong to an engine file
                 # by now), or the kernel its own.
                 with contextlib.suppress(OSError):
@@ -309,53 +308,3 @@ def _write(engine: memoryview, scratch: int | str) -> None:
         write_all(descriptor, engine)
     finally:
         os.close(descriptor)
-
-
-# ---- life and death -----------------------------------------------------------------------------
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with(parent: int) -> None:
-    """Have the system end this process with the kernel, where it can; end if it is gone already.
-
-    End of file on the pipe is not enough: processes that the kernel has forked may keep the other
-    end open. Linux sends the signal when the *thread* that started us ends, which waits for us.
-    """
-    if sys.platform == "linux":
-        import ctypes
-
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if _orphaned(parent):
-        end_now()
-
-
-def _orphaned(parent: int) -> bool:
-    if sys.platform == "win32":
-        import psutil
-
-        return not psutil.pid_exists(parent)
-    else:  # noqa: RET505 - mypy follows the platform through if and else only
-        return os.getppid() != parent
-
-
-def _watch(parent: int) -> None:
-    """End this process when the kernel is gone."""
-    if sys.platform == "win32":
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            psutil.Process(parent).wait()
-    else:
-        while not _orphaned(parent):
-            clock.sleep(WATCH_S)
-    end_now()
-
-
-def end_now() -> None:
-    """End this process and what it has started, at once."""
-    if sys.platform != "win32":
-        with contextlib.suppress(OSError):
-            os.killpg(0, signal.SIGKILL)  # the session is ours alone
-    os._exit(1)

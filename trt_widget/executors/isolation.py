@@ -12,21 +12,41 @@ import os
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
+from trt_widget._files import write_all
 from trt_widget.backend import Gpu, cuda_library, gpus
+from trt_widget.executors.lifetime import chunks, end_process, has_ended, live_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["gpus_apart", "python_command", "search_paths"]
+__all__ = [
+    "Answers",
+    "answer",
+    "answer_with_gpus",
+    "answers_in",
+    "ask_for_gpus_apart",
+    "gpus_apart",
+    "own_session",
+    "python_command",
+    "search_paths",
+    "take_stdout",
+]
 
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-_GPUS = "from trt_widget.backend import gpus; print(json.dumps(gpus()))"
+_GPUS = "from trt_widget.executors.isolation import answer_with_gpus; answer_with_gpus()"
+#: Begins the lines of an answer: something may print to stdout while Python starts.
+_MARK = b"trt_widget answers: "
+#: Bytes of a line past which it is none of ours.
+_LONGEST = 1 << 25
 #: Starting CUDA takes seconds on a machine with many GPUs.
 _PATIENCE_S = 60.0
+#: Seconds within which a process that was killed has ended, and its pipe is at its end.
+_LEAVE_S = 5.0
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
@@ -88,6 +108,67 @@ def search_paths() -> tuple[list[str], list[str]]:
     return [*first, *installed], [*first, *everything]
 
 
+# ---- answers ------------------------------------------------------------------------------------
+
+
+def take_stdout() -> int:
+    """Give a descriptor for answers; what is printed from now on goes to stderr."""
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    return descriptor
+
+
+def answer(descriptor: int, *values: Any) -> None:
+    """Write answers, as lines that are told from what others print."""
+    lines = (_MARK + json.dumps(value).encode("ascii") for value in values)
+    write_all(descriptor, b"".join(b"\n" + line + b"\n" for line in lines))
+
+
+class Answers:
+    """Finds the answers in what a process writes to stdout.
+
+    Parameters
+    ----------
+    take
+        Is called with each.
+    """
+
+    def __init__(self, take: Callable[[Any], object]) -> None:
+        self._take = take
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        """Take what was read."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST or not self._rest.startswith(_MARK[: len(self._rest)]):
+            self._rest = b"-"  # whatever comes of this line, it is none
+        for line in lines:
+            if line.startswith(_MARK):
+                try:
+                    value = json.loads(line[len(_MARK) :])
+                except ValueError:
+                    continue
+                self._take(value)
+
+
+def answers_in(pipe: IO[bytes]) -> Iterator[Any]:
+    """Give the answers that come through a pipe, one by one as they come."""
+    given: list[Any] = []
+    found = Answers(given.append)
+    for line in pipe:
+        found.add(line)
+        yield from given
+        given.clear()
+
+
+def own_session() -> dict[str, Any]:
+    """Give the arguments of a process that is ended with all it has started."""
+    return {} if sys.platform == "win32" else {"start_new_session": True}
+
+
+# ---- the GPUs -----------------------------------------------------------------------------------
+
+
 def gpus_apart(cancelled: Callable[[], bool] = lambda: False) -> tuple[Gpu, ...]:
     """Give :func:`~trt_widget.backend.gpus` without starting CUDA in this process.
 
@@ -99,14 +180,21 @@ def gpus_apart(cancelled: Callable[[], bool] = lambda: False) -> tuple[Gpu, ...]
     cancelled
         Asked meanwhile; with its True the question is given up.
     """
+    return ask_for_gpus_apart(cancelled) or ()
+
+
+def ask_for_gpus_apart(
+    cancelled: Callable[[], bool] = lambda: False, patience: float = _PATIENCE_S
+) -> tuple[Gpu, ...] | None:
+    """Give the same, and None where there was no answer within ``patience`` seconds."""
     if gpus.cache_info().currsize:
         return gpus()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible not in _answers:
-        answer = () if cuda_library() is None else _ask(cancelled)
-        if answer is None:
-            return ()
-        _answers[visible] = answer
+        found = () if cuda_library() is None else _ask(cancelled, patience)
+        if found is None:
+            return None
+        _answers[visible] = found
     return _answers[visible]
 
 
@@ -114,27 +202,48 @@ def gpus_apart(cancelled: Callable[[], bool] = lambda: False) -> tuple[Gpu, ...]
 _answers: dict[str | None, tuple[Gpu, ...]] = {}
 
 
-def _ask(cancelled: Callable[[], bool]) -> tuple[Gpu, ...] | None:
+def _ask(cancelled: Callable[[], bool], patience: float) -> tuple[Gpu, ...] | None:
     """Ask a process of its own; ``None`` where it gave no answer."""
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            python_command(_GPUS),
+            python_command(_GPUS, str(os.getpid())),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            **own_session(),
         )
     except OSError:
         return None
-    with process:
-        deadline = time.monotonic() + _PATIENCE_S
-        while process.poll() is None and time.monotonic() < deadline and not cancelled():
-            time.sleep(0.02)
-        if process.poll() is None:
-            process.kill()
-            return None
-        assert process.stdout is not None  # noqa: S101 - it was made with a pipe
-        answer = process.stdout.read()
+    given: list[Any] = []
+    found, ended = Answers(given.append), threading.Event()
+
+    def read() -> None:
+        for data in chunks(process.stdout, ended):
+            found.add(data)
+
+    reader = threading.Thread(target=read, name="trt_widget GPUs asked apart", daemon=True)
     try:
-        return tuple(Gpu(*entry) for entry in json.loads(answer))
-    except (ValueError, TypeError):
+        reader.start()
+        deadline = time.monotonic() + patience
+        while not (given or has_ended(process) or cancelled() or time.monotonic() > deadline):
+            time.sleep(0.02)
+    except RuntimeError:  # no thread is to be had
         return None
+    finally:
+        end_process(process, _LEAVE_S)
+        ended.set()
+        if reader.ident is not None:
+            reader.join(_LEAVE_S)
+        if not reader.is_alive() and process.stdout is not None:
+            process.stdout.close()
+    try:
+        return tuple(Gpu(*entry) for entry in given[-1])
+    except (IndexError, TypeError):
+        return None
+
+
+def answer_with_gpus() -> None:
+    """Be the process that is asked; ``sys.argv[2]`` is who asks."""
+    live_with(int(sys.argv[2]))
+    descriptor = take_stdout()
+    answer(descriptor, gpus())

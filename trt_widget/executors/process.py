@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 # Imported here, on the thread that starts a build, and not when its threads come to need it: the
 # copy that a fork makes of a half-imported module can never be imported.
-import psutil
+import psutil  # noqa: F401
 
 from trt_widget import diagnosis, errors
 from trt_widget._files import map_file, read_or_map
@@ -41,6 +41,7 @@ from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.intake import Intake, is_sound
 from trt_widget.executors.isolation import python_command, search_paths
+from trt_widget.executors.lifetime import CHUNK, chunks, end_process, has_ended, kill
 from trt_widget.executors.turn import InTurn, Turn
 from trt_widget.executors.worker import broke_off, failed
 
@@ -48,8 +49,6 @@ if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trt_widget.backend import Backend
     from trt_widget.events import BuildEnded, Event
     from trt_widget.executors import Hooks
@@ -66,7 +65,6 @@ _LOOK_S = 0.1
 _LOOK_CLOSELY_S = 0.01
 #: Characters of printed text that wait for one drain, and that a crash's error keeps.
 MAX_PRINTED = 64 * 1024
-_CHUNK = 1 << 16
 _STDERR = 2
 #: Seconds until the first word of a child, which imports Python and TensorRT (from a slow disk,
 #: perhaps): past it something is wrong with its start.
@@ -203,7 +201,7 @@ class ProcessExecutor(Intake, InTurn):
                     thread.start()
                 ended_by = self._supervise(process)
             finally:
-                code = _end_process(process)
+                code = end_process(process)
                 self._gone.set()
                 for thread in threads:
                     if thread.ident is not None:
@@ -263,18 +261,18 @@ class ProcessExecutor(Intake, InTurn):
         begun = clock.perf_counter()
         ended_by = None
         memory = self._memory
-        while not _has_ended(process):
+        while not has_ended(process):
             cancel = self._cancel
             if self._end is not None:  # it has said everything, and only has to leave
                 told_end = told_end or clock.perf_counter()
                 if clock.perf_counter() - told_end > _LEAVE_S:
-                    _kill(process)
+                    kill(process)
                 clock.sleep(_LOOK_CLOSELY_S)
             elif cancel is None:
                 if self._hello is None and clock.perf_counter() - begun > _FIRST_WORD_S:
                     self._notes.append(f"The build process said nothing for {_FIRST_WORD_S:g} s.")
                     ended_by = "killed"
-                    _kill(process)
+                    kill(process)
                 self._wake.wait(_LOOK_S)
                 self._wake.clear()
             else:
@@ -282,7 +280,7 @@ class ProcessExecutor(Intake, InTurn):
                 if terminated:
                     if now - terminated >= KILL_AFTER_S and ended_by != "killed":
                         ended_by = "killed"
-                        _kill(process)
+                        kill(process)
                 elif now - cancel[1] >= self._grace:
                     ended_by = "terminated"
                     terminated = now
@@ -430,13 +428,13 @@ class ProcessExecutor(Intake, InTurn):
             pass  # the child is gone: the supervisor sees it
         except Exception as error:  # noqa: BLE001 - whatever cannot be pickled
             self._notes.append(f"The request could not be sent: {reason(error)}")
-            _kill(self._process)
+            kill(self._process)
 
     def _read_events(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
-        for data in _chunks(self._process.stdout, self._gone):
+        for data in chunks(self._process.stdout, self._gone):
             self._take_bytes(data)
-            if not self._rest and len(data) < _CHUNK:
+            if not self._rest and len(data) < CHUNK:
                 self._hooks.changed()  # the end of a batch
             while self._is_full and not self._gone.wait(_LOOK_CLOSELY_S):
                 pass
@@ -444,7 +442,7 @@ class ProcessExecutor(Intake, InTurn):
 
     def _read_printed(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
-        for data in _chunks(self._process.stderr, self._gone):
+        for data in chunks(self._process.stderr, self._gone):
             self._printed.add(data)
 
 
@@ -584,78 +582,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_forget_pipes)
 
 
-if sys.platform == "win32":
-
-    def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-        return process.poll() is not None
-
-    def _status_is_there(_process: subprocess.Popen[bytes]) -> bool:
-        return True
-
-    def _kill(process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    child.kill()
-        with contextlib.suppress(OSError):
-            process.kill()
-
-    def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:  # noqa: ARG001 - as below
-        while data := os.read(pipe.fileno(), _CHUNK):
-            yield data
-
-else:
-    import select
-
-    def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the process has ended; unreaped, so that its number is not given away."""
-        if process.returncode is not None:
-            return True
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, process.pid, flags) is not None
-        except ChildProcessError:
-            return True
-        except AttributeError:  # macOS before Python 3.13 has no waitid
-            return process.poll() is not None
-
-    def _status_is_there(process: subprocess.Popen[bytes]) -> bool:
-        """Wait for the process's end; give whether its status can still be collected."""
-        if process.returncode is not None:
-            return True
-        try:
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        except AttributeError:  # as above
-            return True
-        return True
-
-    def _kill(process: subprocess.Popen[bytes]) -> None:
-        """Kill the process and whatever it has started."""
-        if process.returncode is None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-    def _chunks(pipe: Any, gone: threading.Event) -> Iterator[bytes]:
-        """Give what comes through a pipe until its end, or until the child is gone and it is empty.
-
-        Its end may never come: a process that the child has started can hold it open.
-        """
-        descriptor = pipe.fileno()
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while True:
-            last = gone.is_set()
-            if poll.poll(0 if last else 250):
-                data = os.read(descriptor, _CHUNK)
-                if not data:
-                    return
-                yield data
-            elif last:
-                return
-
-
 def _identity_of(told: object) -> tuple[int, int, int]:
     """Give what a child says of the file that it has written; nothing fits what makes no sense."""
     match told:
@@ -667,18 +593,6 @@ def _identity_of(told: object) -> tuple[int, int, int]:
 def _terminate(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.terminate()
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> int | None:
-    """Kill what is left of the process and its descendants, and give its exit status.
-
-    Somebody else in this process may have collected the status: a handler of SIGCHLD, or SIGCHLD
-    that is ignored. Then it is not known (``Popen`` would say 0).
-    """
-    _kill(process)
-    known = _status_is_there(process)
-    code = process.wait()
-    return code if known else None
 
 
 def _named(code: int | None) -> str:
