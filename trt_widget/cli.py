@@ -269,9 +269,11 @@ def _add_check(commands: Any) -> _Parser:
     parser.add_argument("--backend", choices=("tensorrt", "tensorrt_rtx"), help="only this one")
     parser.add_argument(
         "--json",
-        metavar="FILE",
-        help="write the report with all recorded callbacks, to be sent to the project: no path, "
-        "user or machine is named in it; packed if FILE ends in .gz",
+        metavar="FILE|-",
+        help="write the report with the recorded callbacks, to be sent to the project; packed if "
+        "FILE ends in .gz; -: to stdout, and everything else to stderr. Paths, URLs and the names "
+        "of user and machine are replaced in it as far as they can be recognized (a folder with "
+        "spaces may not be): look at it before you send it",
     )
     parser.add_argument(
         "--limit",

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import psutil
 import pytest
 
+from tests.cuda_driver import ONE_DEVICE, Driver
 from tests.surfaces.terminals import Terminal
 from trt_widget._checks import CHECKS
 from trt_widget.events import from_json
@@ -192,7 +194,13 @@ def test_a_package_that_is_not_there(tmp_path: Path) -> None:
     [
         (["--limit", "0"], "--limit is not a number of seconds above zero."),
         (["--limit", "nan"], "--limit is not a number of seconds above zero."),
-        (["--json", "no/such/folder/x.json"], "there is no folder"),
+        (["--limit", "inf"], "--limit is not a number of seconds above zero."),
+        (["--limit=-1"], "--limit is not a number of seconds above zero."),
+        (["--limit", "1e7"], "--limit is more than 1,000,000 seconds."),
+        (["--limit", "1e300"], "--limit is more than 1,000,000 seconds."),
+        (["--json", "no/such/folder/x.json"], "--json 'no/such/folder/x.json': there is no folder"),
+        (["--json", "."], "--json '.' is a directory. Add the report file's name to the path."),
+        (["--json", ""], "--json is empty. Give the report file's name, or leave it out."),
         (["--backend", "tensorflow"], "invalid choice"),
         (["--jsn", "x"], "Did you mean --json?"),
     ],
@@ -203,7 +211,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
     done = check(*arguments, folder=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert said in done.stderr
+    assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
@@ -256,3 +264,272 @@ def test_ctrl_c_in_a_terminal_ends_it(tmp_path: Path) -> None:
     while processes_below(tmp_path):  # a build's process sees within half a second
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """Give the results of full TensorRT in the report."""
+    found: list[dict[str, Any]] = json.loads((folder / "x.json").read_bytes())["packages"][
+        "tensorrt"
+    ]
+    return found
+
+
+def gone(folder: Path) -> None:
+    """Wait until no process works in a folder."""
+    deadline = time.monotonic() + 30
+    while processes_below(folder):
+        assert time.monotonic() < deadline, processes_below(folder)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("new_session", [False, True])
+def test_what_outlives_a_check_changes_nothing(new_session: bool, tmp_path: Path) -> None:
+    """It holds the pipes open; only a session of its own outlives the check itself."""
+    text = (
+        "import subprocess\n"
+        f"subprocess.Popen(['sleep', '78'], start_new_session={new_session})\n"
+        "raise ImportError('nope')\n"
+    )
+    first = stand_in(tmp_path, text)
+    try:
+        done = check("--backend", "tensorrt", "--limit", "60", folder=tmp_path, first=(first,))
+        assert (
+            "  failed  imported: tensorrt cannot be used: importing it failed: nope" in done.stdout
+        )
+        assert "did not end" not in done.stdout
+        assert len(processes_below(tmp_path)) == int(new_session)
+    finally:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cwd() == str(tmp_path):
+                    process.kill()
+
+
+def test_a_flood_on_stderr_is_kept_to_its_end(tmp_path: Path) -> None:
+    text = (
+        "import os\n"
+        "for _ in range(300):\n"
+        "    os.write(2, b'x' * 1_000_000)\n"
+        "os.write(2, b'\\nlast words')\n"
+        "os.abort()\n"
+    )
+    first = stand_in(tmp_path, text)
+    arguments = ["--backend", "tensorrt", "--json", "x.json"]
+    done = check(*arguments, folder=tmp_path, first=(first,))
+    assert "  failed  imported: its process ended by SIGABRT; it printed: last words" in done.stdout
+    assert (tmp_path / "x.json").stat().st_size < 20_000
+
+
+def test_a_check_that_hangs_tells_what_it_printed(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import time\nprint('so far', flush=True)\ntime.sleep(1000)\n")
+    done = check("--backend", "tensorrt", "--limit", "5", folder=tmp_path, first=(first,))
+    assert "imported: it did not end within 5 s; it printed: so far (" in done.stdout
+
+
+def test_what_is_printed_while_python_starts_is_no_answer(tmp_path: Path) -> None:
+    """By a .pth file, in an environment that is made for it."""
+    site = tmp_path / "venv/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (site / "site-packages").mkdir(parents=True)
+    (site / "site-packages" / "noisy.pth").write_text("import sys; print('hello', end='')\n")
+    (tmp_path / "venv/bin").mkdir()
+    python = tmp_path / "venv/bin/python"
+    python.symlink_to(Path(sys.executable).resolve())
+    home = Path(sys.executable).resolve().parent
+    (tmp_path / "venv/pyvenv.cfg").write_text(f"home = {home}\n")
+    paths = [entry for entry in sys.path if "site-packages" in entry]
+    done = subprocess.run(
+        [python, "-m", "trt_widget", "check", "--backend", "tensorrt", "--json", "x.json"],
+        cwd=tmp_path,
+        env={
+            **Driver(tmp_path, answer=ONE_DEVICE).environ,
+            **environment(stand_in(tmp_path, "raise ImportError('nope')"), *map(Path, paths)),
+            "LD_LIBRARY_PATH": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.stdout.startswith("hello"), done.stderr
+    assert "importing it failed: nope" in done.stdout
+    assert json.loads((tmp_path / "x.json").read_bytes())["gpus"][0]["name"] == "compiled"
+
+
+@pytest.mark.parametrize("user", ["ok", "failed", "not run"])
+def test_a_user_who_is_called_like_a_word_of_the_protocol(user: str, tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "raise ImportError('nope')")
+    done = subprocess.run(
+        [*COMMAND, "--backend", "tensorrt", "--json", "x.json"],
+        cwd=tmp_path,
+        env={**environment(first), "LOGNAME": user, "USER": user},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "1 check failed." in done.stdout
+    assert results(tmp_path)[0]["status"] == "failed"
+
+
+def test_the_report_goes_to_stdout_and_all_else_to_stderr(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "raise ImportError('nope')")
+    done = check("--backend", "tensorrt", "--json", "-", folder=tmp_path, first=(first,))
+    assert json.loads(done.stdout)["packages"]["tensorrt"][0]["status"] == "failed"
+    assert "1 check failed." in done.stderr
+    assert not (tmp_path / "-").exists()
+
+
+def test_a_report_is_packed_whatever_the_case_of_its_end(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "raise ImportError('nope')")
+    check("--backend", "tensorrt", "--json", "X.GZ", folder=tmp_path, first=(first,))
+    assert json.loads(gzip.decompress((tmp_path / "X.GZ").read_bytes()))["format"] == 1
+
+
+def test_from_a_folder_that_was_removed(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "raise ImportError('nope')")
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", str(removed), *COMMAND, "--backend", "tensorrt"],
+        env=environment(first),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "importing it failed: nope" in done.stdout
+
+
+def test_where_no_more_files_can_be_opened(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 6 && exec "$@"', "sh", *COMMAND, "--backend", "tensorrt"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "  failed  imported: its process could not be started: " in done.stdout
+
+
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_in_the_c_locale(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "raise ImportError('nope \\u00e9 \\u2026')")
+    env = {**environment(first), **C_LOCALE}
+    command = [*COMMAND, "--backend", "tensorrt"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "importing it failed: nope ? ?" in done.stdout
+    terminal = Terminal(command, folder=tmp_path, env=env, columns=100, lines=40)
+    try:
+        assert terminal.end() == 1
+        assert "Traceback" not in "\n".join(terminal.seen)
+        assert "1 check failed." in "\n".join(terminal.seen)
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_that_goes_away_costs_no_report(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import time\ntime.sleep(2)\nraise ImportError('nope')\n")
+    command = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *COMMAND]
+    terminal = Terminal(
+        [*command, "--backend", "tensorrt", "--json", "x.json"],
+        folder=tmp_path,
+        env=environment(first),
+    )
+    try:
+        terminal.wait_for("…       imported")
+        terminal.hang_up()
+        assert terminal.process.wait(60) == 1
+    finally:
+        terminal.close()
+    assert results(tmp_path)[0]["seen"].startswith("tensorrt cannot be used")
+
+
+def test_in_a_narrow_terminal_nothing_stays_of_what_ran(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import time\ntime.sleep(1)\nraise ImportError('nope')\n")
+    terminal = Terminal(
+        [*COMMAND, "--backend", "tensorrt"],
+        folder=tmp_path,
+        env=environment(first),
+        columns=14,
+        lines=60,
+    )
+    try:
+        terminal.wait_for("  …       imp")
+        assert terminal.end() == 1
+        assert "…       " not in "\n".join(terminal.seen)
+    finally:
+        terminal.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others look twice a second only")
+def test_a_hung_check_ends_when_the_command_is_killed(tmp_path: Path) -> None:
+    first = stand_in(tmp_path, "import time\ntime.sleep(1000)\n")
+    process = subprocess.Popen(
+        [*COMMAND, "--backend", "tensorrt"],
+        cwd=tmp_path,
+        env=environment(first),
+        stdout=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_below(tmp_path)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)
+    gone(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_question_for_the_gpus_ends_with_the_command(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    driver = Driver(tmp_path, milliseconds=60_000)
+    process = subprocess.Popen(
+        COMMAND,
+        cwd=tmp_path,
+        env={**driver.environ, **environment(), "LD_LIBRARY_PATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_below(tmp_path)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    gone(tmp_path)
+
+
+def test_a_driver_that_does_not_answer_costs_one_limit(tmp_path: Path) -> None:
+    """And not one for each check."""
+    driver = Driver(tmp_path, milliseconds=90_000)
+    done = subprocess.run(
+        [*COMMAND, "--backend", "tensorrt_rtx", "--limit", "4", "--json", "x.json"],
+        cwd=tmp_path,
+        env={**driver.environ, **environment(), "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    report = json.loads((tmp_path / "x.json").read_bytes())
+    assert report["gpus"] is None
+    first, second, *others = report["packages"]["tensorrt_rtx"]
+    assert (done.returncode, first["status"], second["status"]) == (1, "ok", "failed"), lines
+    assert second["seen"].startswith("the driver does not answer: it did not end within 4 s")
+    assert [event["event"] for event in second["events"]][:1] == ["stream_start"]
+    assert len(others) == len(CHECKS) - 2
+    assert {(one["status"], one["seen"]) for one in others} == {
+        ("not run", "the driver does not answer")
+    }
