@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import math
+import os
 import re
 import socket
 import sys
@@ -24,7 +26,7 @@ from trt_widget import _checks, _sample
 from trt_widget._checks import CHECKS, Check, NotRun, Subject, Unexpected, perform
 from trt_widget._scrub import _known, scrub
 from trt_widget.backend import Gpu
-from trt_widget.commands.check import _Heard
+from trt_widget.commands.check import _announced, _Heard
 from trt_widget.errors import OptionError
 from trt_widget.events import PhaseFinished, PhaseStarted, StepCompleted
 
@@ -238,6 +240,65 @@ def test_what_is_printed_is_kept_to_its_end_and_begins_with_a_whole_line() -> No
     heard.printed(b"/srv/acme/" * 10_000)
     assert "acme" not in heard.last_words()
     assert len(heard._printed) == 16_384
+
+
+def test_builds_of_others_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But by the check of turns, and that is not run where others have theirs."""
+    given: list[dict[str, Any]] = []
+
+    class Made:
+        told = True
+        result = None
+        waiting_for = "another build"
+        cancelled = ""
+
+        def __init__(self, _model: bytes, **options: Any) -> None:
+            given.append(options)
+
+        def request_cancel(self, reason: str) -> None:
+            Made.cancelled = reason
+
+        def wait_ended(self) -> None:
+            pass
+
+        start = wait_ended
+
+        def subscribe(self, _take: object) -> None:
+            pass
+
+    monkeypatch.setattr(_checks, "Build", Made)
+    subject: Any = SimpleNamespace(backend=SimpleNamespace(is_rtx=False), package="tensorrt")
+    _checks._build(subject, b"", executor="process")
+    assert given.pop()["exclusive"] is False
+    with pytest.raises(NotRun, match="others build on this device: another build"):
+        _checks._turns(subject)
+    assert given.pop().get("exclusive") is None
+    assert Made.cancelled == "closed"
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_nothing_that_goes_away_is_shown_where_no_line_can_be_erased(
+    term: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dumb(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def fileno(self) -> int:
+            return ours
+
+    ours, theirs = os.openpty()
+    monkeypatch.setenv("TERM", term)
+    out = Dumb()
+    with _announced("what runs", out):
+        pass
+    assert out.getvalue() == ""
+    monkeypatch.setenv("TERM", "xterm")
+    with _announced("what runs", out):
+        pass
+    os.close(ours)
+    os.close(theirs)
+    assert out.getvalue() == "  …       what runs\r\x1b[K"
 
 
 def test_the_page_has_every_check_and_every_version() -> None:
