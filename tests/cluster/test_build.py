@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -521,6 +522,35 @@ def _set_window(window: int) -> None:
     from trt_widget.executors import cluster_worker
 
     cluster_worker.WINDOW = window
+
+
+def test_dasks_look_at_the_threads_does_not_stop_a_worker(client: Client) -> None:
+    """On Python 3.11 the collector must not run in it: CPython issue 106883."""
+    Build(models.mlp(), client=client).start().wait(60)
+    seen = client.run(_look_at_threads)
+    assert len(seen) == 2
+    collects = sys.version_info[:2] != (3, 11)
+    assert set(seen.values()) == {(collects, True)}
+
+
+def _look_at_threads(dask_worker: Any) -> tuple[bool, bool]:
+    """Have Dask look at what the threads do; give whether the collector ran then, and after it."""
+    enabled: list[bool] = []
+    frames = sys._current_frames
+
+    def noting() -> dict[int, Any]:
+        enabled.append(gc.isenabled())
+        return frames()
+
+    thread = threading.get_ident()
+    dask_worker.active_threads[thread] = "a task"
+    sys._current_frames = noting
+    try:
+        dask_worker.periodic_callbacks["profile"].callback()
+    finally:
+        sys._current_frames = frames
+        del dask_worker.active_threads[thread]
+    return enabled[0], gc.isenabled()
 
 
 def test_a_model_that_changes_while_it_is_sent(

@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import itertools
 import pickle
+import sys
 import threading
 import time as clock
 import uuid
@@ -95,6 +97,7 @@ class Watch(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Take the worker; called by Dask."""
         self._site = site_of(worker)
+        _guard_profile(worker)
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         """Hear of a task's change; called by Dask on the worker's event loop."""
@@ -111,6 +114,33 @@ class Watch(WorkerPlugin):
         """End all builds: the worker closes; called by Dask."""
         for job in list(self._site.jobs.values()):
             job.leave()
+
+
+def _guard_profile(worker: Worker) -> None:
+    """Keep the garbage collector out of Dask's look at what the threads do, on Python 3.11.
+
+    ``sys._current_frames()`` makes objects there while it holds a lock of the interpreter's. If the
+    collector then runs, and lets another thread go on that begins a thread of its own, that waits
+    for the lock with the GIL in its hands: the worker stands still for ever (CPython issue 106883,
+    mended late in 3.11). A build begins several threads, and Dask looks a hundred times a second.
+    Dask itself leaves its profile of the event loop out on 3.11, but not this one.
+    """
+    version: tuple[object, ...] = sys.version_info
+    profile = worker.periodic_callbacks.get("profile")
+    if profile is None or version[:2] != (3, 11):
+        return
+    look = profile.callback
+
+    def look_alone() -> None:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            look()
+        finally:
+            if enabled:
+                gc.enable()
+
+    profile.callback = look_alone
 
 
 def run_task(request: bytes) -> str | None:
