@@ -29,8 +29,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import psutil
-
 from trt_widget.backend import Backend
 from trt_widget.errors import (
     CANCEL_REASONS,
@@ -212,6 +210,9 @@ class FollowedExecutor:
     kind = "followed"
 
     def __init__(self, source: Any, *, control: Any = None, wait: bool | float = True) -> None:
+        # Here and not when a thread comes to need it (as in process.py), nor for all: it is slow.
+        import psutil  # noqa: F401
+
         _check_wait(wait)
         self._path = _checked_source(source, missing=wait is not False)
         self._source = source if self._path is None else self._path
@@ -874,6 +875,8 @@ class FollowedExecutor:
     def _is_gone(self, hello: StreamStarted) -> bool:
         if hello.pid is None or hello.host != self._host or hello.pid <= 0:
             return False
+        import psutil
+
         try:
             process = psutil.Process(hello.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
