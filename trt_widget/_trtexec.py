@@ -479,9 +479,12 @@ def hint(option: str, known: Iterable[str] = ()) -> str:
     name = option.partition("=")[0]
     if name in _HINTS:
         return _HINTS[name]
+    keyword = name.lstrip("-").replace("-", "_")
+    if keyword in _KEYWORDS:  # as Python calls it
+        return f"Did you mean {_KEYWORDS[keyword].rstrip(' =:')}?"
     folded = {other.lower(): other for other in (*known, *_HINTS)}
     near = difflib.get_close_matches(name.lower(), folded, 1, 0.75)
     if not near:
         return ""
     other = folded[near[0]]
-    return _HINTS.get(other, f"Did you mean {other}?")
+    return " ".join(filter(None, (f"Did you mean {other}?", _HINTS.get(other, ""))))

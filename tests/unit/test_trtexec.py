@@ -277,3 +277,21 @@ def test_a_profile_to_paste_is_one_for_a_shell() -> None:
 @given(st.text())
 def test_whatever_an_error_says_stays_a_text(text: str) -> None:
     assert isinstance(_trtexec.spelled(text), str)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--optimization-level", "--builderOptimizationLevel"),
+        ("--timing_cache=x", "--timingCacheFile"),
+        ("--external-data", "--external-data"),
+    ],
+)
+def test_a_keyword_of_python_is_answered_by_its_option(given: str, meant: str) -> None:
+    assert _trtexec.hint(given) == f"Did you mean {meant}?"
+
+
+def test_an_option_that_is_like_one_without_a_twin_names_it() -> None:
+    assert _trtexec.hint("--tilingOptimizationLevels").startswith(
+        "Did you mean --tilingOptimizationLevel? "
+    )

@@ -99,6 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
         built = any(result["status"] == OK and result["check"] != "import" for result in results)
         say("", out)
         say(_conclusion(failed, built=built), out)
+        for name, (first, *_) in report["packages"].items():
+            if first["status"] == NOT_RUN:
+                say(f"{name} was not checked: {line(str(first['seen']), _LONGEST)}.", out)
         _report(report, arguments.json, out)
     return views.SUCCEEDED if built and not failed else views.FAILED
 
