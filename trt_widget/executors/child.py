@@ -115,6 +115,7 @@ class _Child:
 
     def listen(self) -> None:
         """Take the request, start the threads, and listen until the kernel closes or dies."""
+        control = _identity(self._control.fileno())
         request: dict[str, Any] = pickle.load(self._control)  # noqa: S301 - from our own parent
         options = request["options"]
         self._request = request
@@ -137,8 +138,12 @@ class _Child:
                     message = json.loads(line)
                     if isinstance(message, dict) and message.get("request") == "cancel":
                         worker.monitor.request_cancel(str(message.get("reason", "user")))
+            is_ours = _identity(self._control.fileno()) == control
         except OSError:
-            # The user's code has closed our descriptor: the kernel can still send signals.
+            is_ours = False
+        if not is_ours:
+            # The user's code has closed our descriptor, and its number may be another file's by
+            # now, which ends at once: the kernel can still send signals.
             threading.Event().wait()
         # End of file: the kernel has closed its end, or is gone. Nobody could take the engine.
         end_now()
