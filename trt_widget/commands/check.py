@@ -36,7 +36,7 @@ from trt_widget.executors.isolation import (
     own_session,
     python_command,
 )
-from trt_widget.executors.lifetime import chunks, end_process, has_ended
+from trt_widget.executors.lifetime import chunks, end_process, has_ended, named_status
 from trt_widget.record import save_as
 
 if TYPE_CHECKING:
@@ -395,7 +395,8 @@ def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any]
     if heard.found is not None:
         found = heard.found
     else:
-        how = f"its process ended by {_named(code)}"
+        by = "an exit status that is not known" if code is None else named_status(code)
+        how = f"its process ended by {by}"
         seen = how if in_time else f"it did not end within {limit:g} s"
         found = {"status": FAILED, "seen": f"{seen}{heard.last_words()}"}
     return {**found, **heard.events()}, in_time
@@ -417,12 +418,3 @@ def _end(process: subprocess.Popen[bytes]) -> int | None:
         with contextlib.suppress(psutil.Error, OSError):
             child.kill()
     return code
-
-
-def _named(code: int | None) -> str:
-    if code is None:
-        return "an exit status that is not known"
-    try:
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    except ValueError:
-        return f"signal {-code}"

@@ -28,6 +28,7 @@ __all__ = [
     "has_ended",
     "kill",
     "live_with",
+    "named_status",
     "orphaned",
     "watch",
 ]
@@ -136,6 +137,18 @@ def end_process(process: subprocess.Popen[bytes], patience: float | None = None)
     known = _status_is_there(process)
     code = process.wait()
     return code if known else None
+
+
+def named_status(code: int | None) -> str:
+    """Say how a process ended, as :func:`end_process` tells it."""
+    if code is None:
+        return "exit status not known"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 # ---- the child's side ---------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import io
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.intake import Intake, is_sound
 from trt_widget.executors.isolation import python_command, search_paths
-from trt_widget.executors.lifetime import CHUNK, chunks, end_process, has_ended, kill
+from trt_widget.executors.lifetime import CHUNK, chunks, end_process, has_ended, kill, named_status
 from trt_widget.executors.turn import InTurn, Turn
 from trt_widget.executors.worker import broke_off, failed
 
@@ -304,13 +303,14 @@ class ProcessExecutor(Intake, InTurn):
         if self._cancel is not None:
             if ended_by is None:
                 self._notes.append(
-                    f"The build process ended by itself ({_named(code)}) while it was cancelled."
+                    f"The build process ended by itself ({named_status(code)}) while it was "
+                    "cancelled."
                 )
             return self._cancelled(ended_by or "crashed")
         if self._hello is None and (ended_by or (code and code > 0 and code != CANNOT_SEND)):
             raise BuildFailed(
                 "The build process could not begin "
-                f"({'it said nothing' if ended_by else _named(code)}).",
+                f"({'it said nothing' if ended_by else named_status(code)}).",
                 "What it printed says why. Build with executor='thread', and please report it.",
                 [self._printed.tail()],
             )
@@ -593,14 +593,3 @@ def _identity_of(told: object) -> tuple[int, int, int]:
 def _terminate(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         process.terminate()
-
-
-def _named(code: int | None) -> str:
-    if code is None:
-        return "exit status not known"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
