@@ -221,11 +221,15 @@ def _begin_to_check_device(
         wait_for_gpus(asking, step)
         return _check_device(options, backend)
 
-    needed = backend.needs_gpu or options.device is not None or "CURRENT" in options.target
-    if needed or source.kind == "callable" or options.plugins:
+    if builds_on_gpu(options, backend) or source.kind == "callable" or options.plugins:
         notes = check()
         return lambda: notes
     return check
+
+
+def builds_on_gpu(options: BuildOptions, backend: Backend) -> bool:
+    """Tell whether a build uses a GPU; TensorRT for RTX can do without."""
+    return backend.needs_gpu or options.device is not None or "CURRENT" in options.target
 
 
 def _check_device(options: BuildOptions, backend: Backend) -> list[str]:

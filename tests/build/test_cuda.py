@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cuda_driver import ONE_DEVICE, Driver
+from tests.cuda_driver import NO_DEVICE, ONE_DEVICE, Driver
 from tests.kernel.harness import ROOT
 
 if TYPE_CHECKING:
@@ -63,8 +63,12 @@ def builds(driver: Driver, executor: str, many: int = 1, **options: Any) -> tupl
     return pid, found
 
 
-def test_a_build_in_a_child_starts_cuda_once_there_and_never_here(tmp_path: Path) -> None:
-    driver = Driver(tmp_path)
+@pytest.mark.parametrize("answer", [NO_DEVICE, 2])
+def test_a_build_in_a_child_starts_cuda_once_there_and_never_here(
+    answer: int, tmp_path: Path
+) -> None:
+    """Nothing was found (no GPU, or a driver that fails this time): the next build asks again."""
+    driver = Driver(tmp_path, answer=answer)
     pid, found = builds(driver, "process", 2)
     assert [device for device, _, _ in found] == ["CPU (ahead of time)"] * 2
     started = driver.started()
@@ -73,6 +77,58 @@ def test_a_build_in_a_child_starts_cuda_once_there_and_never_here(tmp_path: Path
     assert pid not in {one.pid for one in started}
     # Both by us, through ctypes: TensorRT for RTX builds ahead of time and needs none.
     assert all("tensorrt" not in one.caller for one in started)
+
+
+def test_what_one_child_has_found_the_next_ones_are_told(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, answer=ONE_DEVICE)
+    pid, found = builds(driver, "process", 3)
+    assert len(driver.started()) == 1
+    assert driver.started()[0].pid != pid
+    first, *others = [(device, notes) for device, notes, _ in found]
+    assert first[0] == "compiled"
+    assert "will not run on this machine's GPU, compiled (SM99)" in first[1][0]
+    assert others == [first] * 2
+
+
+CHANGES = """
+import json, os, sys
+from tests.models import mlp
+from trt_widget import Build
+
+def hide(*_):
+    os.environ["CUDA_VISIBLE_DEVICES"] = "none of them"
+
+def build(**options):
+    done = Build(mlp(), executor="process", **options).start()
+    done.wait_ended(60)
+    return done.result.device
+
+hidden = build(configure=hide)
+told = [build() for _ in range(2)]
+os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+told += [build() for _ in range(2)]
+build(device=0)
+print(json.dumps([hidden, *told]))
+"""
+
+
+def test_a_child_in_which_cuda_would_see_other_gpus_asks_itself(tmp_path: Path) -> None:
+    """Hidden by a function, another order of the GPUs, or a build that uses one."""
+    driver = Driver(tmp_path, answer=ONE_DEVICE)
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGES],
+        env={**driver.environ, "TRT_WIDGET_HISTORY": "off"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == ["compiled"] * 5
+    # The build whose function hides them; one of the two after it, and one of those with the other
+    # order; and that with device=0.
+    assert len({one.pid for one in driver.started()}) == len(driver.started()) == 4
 
 
 def test_builds_in_threads_start_cuda_once_in_all(tmp_path: Path) -> None:

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cuda_driver import NO_DEVICE, ONE_DEVICE, Driver
-from trt_widget.backend import gpus
-from trt_widget.executors.isolation import gpus_apart, python_command, search_paths
+from trt_widget.backend import Gpu, gpus
+from trt_widget.executors import isolation
+from trt_widget.executors.isolation import (
+    gpus_apart,
+    known_gpus,
+    learn_gpus,
+    python_command,
+    search_paths,
+    what_is_visible,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,3 +117,42 @@ def test_nor_by_choosing_the_package(answer: int, chosen: str, tmp_path: Path) -
     # Where there is no GPU, CUDA has nothing to start here either.
     apart = [started.pid != int(pid) for started in driver.started()]
     assert apart == ([True] if answer == ONE_DEVICE else [True, False])
+
+
+GPU = (0, "a GPU", "SM90", "GPU-1", 132, 1 << 37)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        3,
+        [],
+        [3],
+        ["a GPU"],
+        [[]],
+        [[0, None, "SM90"]],
+        [["0", "a GPU", "SM90"]],
+        [[-1, "a GPU", "SM90"]],
+        [[*GPU, "one more"]],
+        [GPU, [1]],
+        [[True, 3.5, "SM90"]],
+    ],
+)
+def test_what_is_no_list_of_gpus_is_not_learned(
+    found: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_answers", {})
+    learn_gpus(what_is_visible(), found)
+    assert isolation._answers == {}
+
+
+def test_gpus_are_learned_by_what_was_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "_answers", {})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    learn_gpus(what_is_visible(), [list(GPU)])
+    assert known_gpus(what_is_visible()) == (Gpu(*GPU),)
+    for name, value in (("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")):
+        with monkeypatch.context() as other:
+            other.setenv(name, value)
+            assert known_gpus(what_is_visible()) == ()

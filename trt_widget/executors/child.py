@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 from trt_widget import errors
 from trt_widget._files import write_all
 from trt_widget._memory import peak_memory
+from trt_widget.backend import found_gpus, take_gpus
 from trt_widget.events import BuildEnded, Event, StreamStarted, to_json
 from trt_widget.executors import CANNOT_SEND
+from trt_widget.executors.isolation import what_is_visible
 from trt_widget.executors.lifetime import end_now, end_with, orphaned, watch
 from trt_widget.executors.worker import Worker, failed
 
@@ -105,6 +107,7 @@ class _Child:
         self._control = control
         self._descriptor = events
         self._identity = _identity(events)
+        self._visible = what_is_visible()
         self._wake = threading.Event()
         self._outcome: Outcome | None = None
         self._engine: tuple[str | None, int | None] = (None, None)
@@ -119,6 +122,8 @@ class _Child:
         request: dict[str, Any] = pickle.load(self._control)  # noqa: S301 - from our own parent
         options = request["options"]
         self._request = request
+        if request["gpus"]:
+            take_gpus(request["gpus"])
         scratch = request["scratch"]
         self._scratch = _identity(scratch) if isinstance(scratch, int) else None
         worker = Worker(options, options.backend, request["label"], in_child=True)
@@ -256,6 +261,9 @@ class _Child:
 
     def _end(self, outcome: Outcome) -> BuildEnded:
         engine, size = self._engine
+        facts = dict(outcome.facts)
+        if self._visible == what_is_visible():  # nobody's function has hidden some of them
+            facts["gpus"] = found_gpus()
         return BuildEnded(
             outcome.time,
             outcome.status,
@@ -266,7 +274,7 @@ class _Child:
             size if outcome.engine is not None else None,
             peak_memory(),
             tuple(clipped(list(outcome.notes))),
-            outcome.facts,
+            facts,
         )
 
     def _send(self, batch: list[Event]) -> None:

@@ -15,7 +15,7 @@ import sysconfig
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from trt_widget._files import write_all
 from trt_widget.backend import Gpu, cuda_library, gpus
@@ -31,11 +31,17 @@ __all__ = [
     "answers_in",
     "ask_for_gpus_apart",
     "gpus_apart",
+    "known_gpus",
+    "learn_gpus",
     "own_session",
     "python_command",
     "search_paths",
     "take_stdout",
+    "what_is_visible",
 ]
+
+#: Values of the variables of :func:`what_is_visible`.
+Visible = tuple["str | None", ...]
 
 _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
 _GPUS = "from trt_widget.executors.isolation import answer_with_gpus; answer_with_gpus()"
@@ -189,7 +195,7 @@ def ask_for_gpus_apart(
     """Give the same, and None where there was no answer within ``patience`` seconds."""
     if gpus.cache_info().currsize:
         return gpus()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = what_is_visible()
     if visible not in _answers:
         found = () if cuda_library() is None else _ask(cancelled, patience)
         if found is None:
@@ -198,8 +204,46 @@ def ask_for_gpus_apart(
     return _answers[visible]
 
 
-#: Answers by what CUDA_VISIBLE_DEVICES was.
-_answers: dict[str | None, tuple[Gpu, ...]] = {}
+def what_is_visible() -> Visible:
+    """Give the environment variables that decide which GPUs CUDA sees, and in which order."""
+    return tuple(os.environ.get(name) for name in _VISIBLE)
+
+
+def known_gpus(visible: Visible) -> tuple[Gpu, ...]:
+    """Give what another process has found with these variables; empty where nothing is known."""
+    return _answers.get(visible, ())
+
+
+def learn_gpus(visible: Visible, found: Any) -> None:
+    """Keep what a process has found with these variables, for the next one.
+
+    Parameters
+    ----------
+    visible
+        From :func:`what_is_visible`, when the process was started.
+    found
+        The fields of each GPU. What is no such list is passed over, and so is an empty one: a
+        driver that fails once has GPUs again later.
+    """
+    try:
+        gpus_there = tuple(Gpu(*entry) for entry in found)
+    except TypeError:
+        return
+    if gpus_there and all(_is_sound(gpu) for gpu in gpus_there):
+        _answers[visible] = gpus_there
+
+
+def _is_sound(gpu: Gpu) -> bool:
+    texts: tuple[Any, ...] = (gpu.name, gpu.compute_capability, gpu.uuid)
+    numbers: tuple[Any, ...] = (gpu.number, gpu.processors, gpu.memory)
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    return all(isinstance(number, int) and number >= 0 for number in numbers)
+
+
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+#: Answers by what was visible.
+_answers: dict[Visible, tuple[Gpu, ...]] = {}
 
 
 def _ask(cancelled: Callable[[], bool], patience: float) -> tuple[Gpu, ...] | None:

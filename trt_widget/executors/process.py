@@ -39,10 +39,17 @@ from trt_widget.events import OutputCaptured
 from trt_widget.executors import CANNOT_SEND, Outcome
 from trt_widget.executors.functions import reason
 from trt_widget.executors.intake import Intake, is_sound
-from trt_widget.executors.isolation import python_command, search_paths
+from trt_widget.executors.isolation import (
+    known_gpus,
+    learn_gpus,
+    python_command,
+    search_paths,
+    what_is_visible,
+)
 from trt_widget.executors.lifetime import CHUNK, chunks, end_process, has_ended, kill, named_status
 from trt_widget.executors.turn import InTurn, Turn
 from trt_widget.executors.worker import broke_off, failed
+from trt_widget.network import builds_on_gpu
 
 if sys.platform != "win32":
     import fcntl
@@ -68,6 +75,8 @@ _STDERR = 2
 #: Seconds until the first word of a child, which imports Python and TensorRT (from a slow disk,
 #: perhaps): past it something is wrong with its start.
 _FIRST_WORD_S = 120.0
+#: Facts of an end that are for this module alone.
+_PRIVATE_FACTS = {"engine_file", "gpus"}
 _CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
 
 
@@ -109,6 +118,7 @@ class ProcessExecutor(Intake, InTurn):
         self._printed = _Printed()
         self._gone = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._visible = what_is_visible()
         self._memory: MemoryWatch | None = None
         self._peak: int | None = None
         self._notes: list[str] = []
@@ -238,6 +248,7 @@ class ProcessExecutor(Intake, InTurn):
             # Its own session: the kernel's Interrupt goes to the kernel's process group.
             more["start_new_session"] = True
             more["pass_fds"] = scratch.inherited
+        self._visible = what_is_visible()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
                 python_command(_CHILD, str(os.getpid())),
@@ -341,7 +352,8 @@ class ProcessExecutor(Intake, InTurn):
         error = None if end.error is None else errors.from_record(end.error)
         engine = None
         status, ended_by = end.status, end.ended_by
-        facts = {name: value for name, value in end.facts.items() if name != "engine_file"}
+        facts = {name: value for name, value in end.facts.items() if name not in _PRIVATE_FACTS}
+        learn_gpus(self._visible, end.facts.get("gpus"))
         if end.engine_bytes is not None:
             try:
                 engine = self._fetch(end, scratch)
@@ -412,6 +424,10 @@ class ProcessExecutor(Intake, InTurn):
             "origin": self._origin,
             "origin_epoch": self._origin_epoch,
             "scratch": scratch.address,
+            # What a build before this one has found: asking costs the start of CUDA.
+            "gpus": ()
+            if builds_on_gpu(self._options, self._backend)
+            else known_gpus(self._visible),
         }
         try:
             with io.BufferedWriter(_NotClosing(pipe)) as writer:  # large bytes are not copied
