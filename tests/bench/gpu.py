@@ -27,6 +27,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tests.bench import builds, device, recorder
+from tests.bench.builds import START_UP
 from tests.bench.executors import IMPORT_BUILDS
 from tests.bench.figures import printed, say
 from tests.bench.progress import source
@@ -34,6 +35,7 @@ from tests.bench.stats import differences, ranged, ratios
 from tests.kernel.harness import ROOT, Kernel
 from tests.models import mlp
 from tests.traces import SILENT_S, write
+from trt_widget.executors import isolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,14 +50,20 @@ NAMES = {
 PACKAGES = ("tensorrt_rtx", "tensorrt", "ipykernel", "ipywidgets", "anywidget", "nvidia-ml-py")
 #: Builds with the widget in both executors, and without a monitor in a new process.
 HOW = ("process", "plain", "thread")
-LOADS = ("idle", "busy")
+#: Without a monitor, in a thread of the kernel: what a thread costs is no cost of the widget.
+BARE = "bare"
+LOADS = {"idle": (*HOW, BARE), "busy": HOW}
+#: Seconds that the builds of a network beside a busy kernel may take, for a second round of them:
+#: the time is better spent on those beside an idle one, whose ratios are near 1.
+_BUSY_S = 20.0
 #: What the columns of a measurement are: see :func:`tests.bench.builds.timed_build`.
 INSIDE, CPU, WHOLE, BEGUN = range(4)
 #: No part of the figures but the builds takes more rounds than that.
 MOST_ROUNDS = 10
 #: How much longer a round may take than the one before it, for one more to be begun.
 _SLACK = 1.2
-WITHOUT, WITH = "without CUDA", "with CUDA"
+#: Sides of the start-up. The last one is told by the build before it which GPUs there are.
+WITHOUT, WITH, LATER = "without CUDA", "with CUDA", "with CUDA, a later build"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: What is measured of the start of a process, beside the builds: arguments of the script.
 STARTS: Mapping[str, tuple[str, ...]] = {"builder": (), "names first": ("names",)}
@@ -123,16 +131,23 @@ def _version(package: str) -> str:
 
 
 def start_up(where: Device, rounds: int) -> dict[str, Any]:
-    """Measure the start of a build process with CUDA and without, in turns; seconds."""
+    """Measure the start of a build process with CUDA and without, in turns; seconds.
+
+    ``WITH``: nobody has said which GPUs there are, as in the first build of a kernel.
+    """
     data = mlp().SerializeToString()
     paths = json.dumps(builds.from_folder(ROOT))
-    sides = (WITHOUT, WITH) if where else (WITHOUT,)
+    sides = (WITHOUT, WITH, LATER) if where else (WITHOUT,)
     found: dict[str, Any] = {side: [] for side in sides}
     for index in range(-1, rounds):
         for side in sides if index % 2 else sides[::-1]:
             with _hidden(side == WITHOUT):
+                if side == LATER:
+                    builds.start_up(data)
+                else:
+                    isolation._answers.clear()
                 course = builds.start_up(data)
-                for name, arguments in STARTS.items():
+                for name, arguments in STARTS.items() if side != LATER else ():
                     command = [sys.executable, "-I", "-c", builds.STARTS, paths, *arguments]
                     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE)
                     imported, names, builder = json.loads(ran.stdout.splitlines()[-1])
@@ -245,14 +260,17 @@ def compare(
     Each network gets a round, whatever it takes; then those with the fewest come first, as long as
     a round of theirs is likely to fit. ``keep`` is given all that there is, after each round.
     """
-    found: dict[str, Any] = {name: {load: _nothing() for load in LOADS} for name in networks}
+    found: dict[str, Any] = {
+        name: {load: {how: [] for how in ways} for load, ways in LOADS.items()} for name in networks
+    }
     took = dict.fromkeys(networks, math.inf)
     with Kernel(version("ipykernel")) as kernel:
         kernel.run(IMPORT_BUILDS, timeout=60)
         with _model("mlp:3") as path:  # warms up
-            for how in HOW:
+            for how in LOADS["idle"]:
                 kernel.run(f"builds.timed_build({how!r}, {path!r}, busy=False)", timeout=60)
         done = dict.fromkeys(networks, 0)
+        loads = dict.fromkeys(networks, tuple(LOADS))
         for _ in count():
             left = deadline - time.monotonic()
             fitting = [
@@ -263,39 +281,41 @@ def compare(
             if not fitting:
                 return
             network = min(fitting, key=lambda name: done[name])
-            begun = time.monotonic()
             until = deadline if done[network] else math.inf
             with _model(network) as path:
-                measured = _round(kernel, path, done[network], until)
+                measured = _round(kernel, path, loads[network], done[network], until)
             if measured is None:
                 say(
                     f"  {network}: the time is over in round {done[network] + 1}, which is left out"
                 )
                 return
+            seconds = {load: ways.pop("seconds") for load, ways in measured.items()}
             for load, ways in measured.items():
                 for how, one in ways.items():
                     found[network][load][how].append(one)
             done[network] += 1
-            took[network] = time.monotonic() - begun
-            say(f"  {network}, round {done[network]}: {took[network]:.1f} s")
+            say(f"  {network}, round {done[network]}: {sum(seconds.values()):.1f} s")
+            loads[network] = tuple(
+                load for load, lasted in seconds.items() if load == "idle" or lasted < _BUSY_S
+            )
+            took[network] = sum(seconds[load] for load in loads[network])
             keep({name: some for name, some in found.items() if done[name]})
 
 
-def _nothing() -> dict[str, list[list[float]]]:
-    return {how: [] for how in HOW}
-
-
 def _round(
-    kernel: Kernel, path: str, turn: int, until: float
-) -> dict[str, dict[str, list[float]]] | None:
-    """Build in every way; None where the time is over before all is built."""
-    found: dict[str, dict[str, list[float]]] = {load: {} for load in LOADS}
-    for load in LOADS:
-        for how in HOW if turn % 2 else HOW[::-1]:
+    kernel: Kernel, path: str, loads: Iterable[str], turn: int, until: float
+) -> dict[str, dict[str, Any]] | None:
+    """Build in every way, and time all of it; None where the time is over before all is built."""
+    found: dict[str, dict[str, Any]] = {load: {} for load in loads}
+    for load, measured in found.items():
+        begun = time.monotonic()
+        ways = LOADS[load]
+        for how in ways if turn % 2 else ways[::-1]:
             if time.monotonic() > until:
                 return None
             code = f"builds.timed_build({how!r}, {path!r}, busy={load == 'busy'})"
-            found[load][how] = printed(kernel.run(code, timeout=900))
+            measured[how] = printed(kernel.run(code, timeout=900))
+        measured["seconds"] = time.monotonic() - begun
     return found
 
 
@@ -399,11 +419,15 @@ def _builds_part(found: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "Build time with the widget / without a monitor in a new process, of the same round: "
         "median [least, most]. *Whole*: from the start until the engine is there, with all that a "
-        "process needs to start. *Inside*: in `build_serialized_network` alone. *Busy*: a cell of "
-        "the kernel runs pure Python all the time."
+        "process needs to start. *Inside*: in `build_serialized_network` alone. The last column: "
+        "the widget's thread / a thread of the same kernel without a monitor, inside. *Busy*: a "
+        "cell of the kernel runs pure Python all the time."
     )
     yield ""
-    head = ("network", "kernel", "rounds", "process, whole", "inside", "thread, whole", "inside")
+    head = (
+        *("network", "kernel", "rounds", "process, whole", "inside"),
+        *("thread, whole", "inside", "thread / thread"),
+    )
     rows = []
     for network, loads in found.items():
         for load, ways in loads.items():
@@ -414,6 +438,8 @@ def _builds_part(found: Mapping[str, Any]) -> Iterator[str]:
                 if ways[how]
             ]
             if cells:
+                bare = _column(ways.get(BARE, ()), INSIDE)
+                cells.append(ranged(ratios(_column(ways["thread"], INSIDE), bare)) if bare else "")
                 rows.append((_name(network), load, str(len(ways["plain"])), *cells))
     yield from _table(head, rows)
     yield ""
@@ -447,14 +473,15 @@ _START_ROWS = {
 
 
 def _start_up_part(found: Mapping[str, Any]) -> Iterator[str]:
-    sides = [side for side in (WITHOUT, WITH) if found.get(side)]
+    sides = [side for side in (WITHOUT, WITH, LATER) if found.get(side)]
     if not sides:
         return
     number = len(found[sides[0]])
     hidden = f' ("without": `{VISIBLE}=""`)' if len(sides) > 1 else ""
     yield (
         f"Start of a build process, three layers, ms: median [least, most] of {number} "
-        f"in turns{hidden}."
+        f"in turns{hidden}. The first build of a kernel asks which GPUs there are; later ones are "
+        "told."
     )
     yield ""
     head = ["", *sides, *(["more with CUDA"] if len(sides) > 1 else [])]
@@ -465,7 +492,8 @@ def _start_up_part(found: Mapping[str, Any]) -> Iterator[str]:
         }
         if not any(columns.values()):
             continue
-        cells = [ranged(values, 0) if values else "none" for values in columns.values()]
+        empty = "" if key not in START_UP else "none"
+        cells = [ranged(values, 0) if values else empty for values in columns.values()]
         if len(sides) > 1:
             with_, without = columns[WITH], columns[WITHOUT]
             same = len(with_) == len(without) > 0

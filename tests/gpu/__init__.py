@@ -7,8 +7,8 @@
 
 The second needs no network, if these are installed: TensorRT, what the package itself needs,
 pytest, pytest-timeout, onnx, ipykernel and jupyter-client; onnxruntime for the engine's answers;
-nvidia-ml-py, or the program nvidia-smi, for the GPU's memory. The GPU should be idle otherwise:
-what others take and give back meanwhile is not told apart.
+PyTorch for builds beside it; nvidia-ml-py, or the program nvidia-smi, for the GPU's memory. The GPU
+should be idle otherwise: what others take and give back meanwhile is not told apart.
 
 The other tests hide all GPUs from their process; these take back the ``CUDA_VISIBLE_DEVICES`` that
 was set before, and so run in a process of their own. Without a GPU all are skipped, and the reason

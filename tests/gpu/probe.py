@@ -133,6 +133,19 @@ def refusal(config: Any, capability: Any) -> str:
     return "" if answer else f"answered {answer}"
 
 
+def for_this_gpu(_builder: Any, _network: Any, config: Any) -> None:
+    """Be the ``configure=`` that asks TensorRT for this GPU, past what the package knows of it.
+
+    Here, since a child process imports the module of such a function: that of a test would import
+    ``tests.conftest``, which hides all GPUs.
+    """
+    import tensorrt_rtx as trt
+
+    refused = refusal(config, trt.ComputeCapability.CURRENT)
+    if refused:
+        raise ValueError(refused)
+
+
 def _listen(trt: Any, words: list[str]) -> Any:
     """Make a logger that keeps warnings and errors."""
     serious = trt.ILogger.Severity.WARNING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from tests import models
 from tests.gpu.conftest import can_run, words
 from tests.gpu.device import DRY, ROOT
-from tests.gpu.probe import refusal
+from tests.gpu.probe import for_this_gpu
 from trt_widget import Build, BuildCrashed, BuildFailed
 from trt_widget.backend import find_backend, gpus
 from trt_widget.errors import ConfigureFailed, OptionRejected
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
 
 MLP = models.mlp()
 EXECUTORS = ("process", "thread")
-
-
-def for_this_gpu(_builder: Any, _network: Any, config: Any) -> None:
-    """Ask TensorRT for this GPU, past what the package knows of it."""
-    import tensorrt_rtx as trt
-
-    refused = refusal(config, trt.ComputeCapability.CURRENT)
-    if refused:
-        raise ValueError(refused)
 
 
 def test_the_package_describes_the_gpu_as_the_driver_does(device: Device) -> None:
@@ -135,6 +127,94 @@ def test_what_tensorrt_itself_says_reaches_the_user(
     check_refusal(error, abilities["current"])
     if DRY:
         assert "no NVIDIA driver" in error.cause
+
+
+#: Builds as it is told, then has a fork start CUDA; prints how that ended.
+FORKS = """
+import os, sys
+from tests import models
+from tests.gpu.device import Cuda
+from trt_widget import Build, BuildWidget
+
+executor = sys.argv[1]
+if executor != "none":
+    for make in (Build, BuildWidget):
+        build = make(models.mlp(), executor=executor).start()
+        build.wait(60)
+        assert build.result.device
+pid = os.fork()
+if pid == 0:
+    try:
+        Cuda()
+    except BaseException as error:
+        print(error, flush=True)
+        os._exit(1)
+    os._exit(0)
+print("refused" if os.waitpid(pid, 0)[1] else "started")
+"""
+
+
+@pytest.mark.skipif(DRY, reason="needs CUDA")
+@pytest.mark.parametrize("executor", ["none", *EXECUTORS])
+def test_a_notebook_that_watches_a_child_does_not_lose_cuda_in_its_forks(
+    executor: str, figures: Figures
+) -> None:
+    """Data loaders fork, say. A build in a thread starts CUDA here, by asking for the GPUs."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, executor],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    figures.say(f"CUDA in a fork after builds by executor {executor}: {' '.join(said)}")
+    assert said[-1] == ("refused" if executor == "thread" else "started"), done.stdout
+
+
+#: A notebook with PyTorch: its tensors live on the GPU while builds run in both executors.
+TORCH = """
+import json, torch
+from tests import models
+from trt_widget import Build
+
+made = torch.arange(1 << 20, dtype=torch.float32, device="cuda")
+for executor in ("process", "thread"):
+    build = Build(models.mlp(), executor=executor).start()
+    while build.result is None:
+        made = made * 1.5 / 1.5
+    build.wait(60)
+    cancelled = Build(models.transformer(8), executor=executor).start()
+    cancelled.request_cancel()
+    cancelled.wait_ended(60)
+    assert cancelled.result.status == "cancelled"
+torch.cuda.synchronize()
+right = torch.arange(1 << 20, dtype=torch.float32)
+print(json.dumps([
+    bool(torch.allclose(made.cpu(), right, rtol=1e-3)),
+    build.result.device,
+    torch.cuda.get_device_name(0),
+]))
+"""
+
+
+@pytest.mark.skipif(DRY, reason="needs CUDA")
+def test_builds_beside_pytorch_on_the_same_gpu() -> None:
+    pytest.importorskip("torch", reason="PyTorch is missing")
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    same, device, name = json.loads(done.stdout.splitlines()[-1])
+    assert same
+    assert device == name
 
 
 def check_refusal(error: BuildFailed, told: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from tests.bench import (
     timeline,
 )
 from tests.bench.__main__ import NAMES, header, parse
-from tests.bench.builds import FLOOD_ROOT, flood_events
+from tests.bench.builds import FLOOD_ROOT, START_UP, flood_events
 from tests.bench.inside import calls, last_state, part_of_trace, steps
 from tests.bench.networks import FAMILIES
 from tests.bench.stats import Row, busiest, differences, interval, ranged, ratios, spread, table
@@ -307,7 +307,9 @@ def made_up(*, gpu_there: bool, networks: int = 3, rounds: int = 7) -> dict[str,
         "about": about,
         "failed": {},
         "seconds": 432.1,
-        "builds": {name: dict.fromkeys(gpu.LOADS, ways) for name in names},
+        "builds": {
+            name: {"idle": ways | {gpu.BARE: ways["thread"]}, "busy": ways} for name in names
+        },
         "start-up": {gpu.WITHOUT: [course] * rounds},
         "silence": {
             name: {"layers": 1825, "callbacks": 1907, "inside_s": 2.0, "share": 0.9, "longest_s": 1}
@@ -316,6 +318,7 @@ def made_up(*, gpu_there: bool, networks: int = 3, rounds: int = 7) -> dict[str,
     }
     if gpu_there:
         raw["start-up"][gpu.WITH] = [slower] * rounds
+        raw["start-up"][gpu.LATER] = [dict.fromkeys(START_UP, 0.15)] * rounds
         one = {"most": 512_000_000, "after": 0, "gone": 0, "kernel": 0, "others": 510_000_000}
         raw["memory"] = dict.fromkeys(gpu.HOW, one) | {
             "plain": one | {"kernel": None, "others": None}
@@ -347,13 +350,19 @@ def test_the_page_of_a_gpu() -> None:
     assert compared == [
         *("ResNet-50", "idle", "7"),
         *("1.02 [1.02, 1.02]", "1.05 [1.05, 1.05]"),
-        *("1.50 [1.50, 1.50]", "2.00 [2.00, 2.00]"),
+        *("1.50 [1.50, 1.50]", "2.00 [2.00, 2.00]", "1.00 [1.00, 1.00]"),
     ]
+    assert cells(text, "ResNet-50")[1][-1] == ""
     assert seconds[:3] == ["ResNet-50", "idle", "8.20 [2.05, 14.35] (9.00)"]
     assert silent == ["ResNet-50", "1,825", "1,907", "2.00 s", "90%", "1.00 s"]
     assert cells(text, "... to the first callback") == [
-        ["... to the first callback", "100 [100, 100]", "350 [350, 350]", "250 [250, 250]"]
+        [
+            "... to the first callback",
+            *("100 [100, 100]", "350 [350, 350]", "150 [150, 150]"),
+            "250 [250, 250]",
+        ]
     ]
+    assert cells(text, "... then a Builder")[0][3] == ""
     assert cells(text, "executor process") == [["executor process", "512", "0", "0", "0", "510"]]
     assert cells(text, "no monitor, new")[0][-2:] == ["not told", "not told"]
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -434,7 +443,9 @@ def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] = 0.0
         kept: list[dict[str, Any]] = []
         gpu.compare(("convnet:3", "mlp:4"), most, deadline, kept.append)
-        return tuple(len(ways["busy"]["thread"]) for ways in kept[-1].values())
+        return tuple(
+            len(loads[load]["thread"]) for load in gpu.LOADS for loads in kept[-1].values()
+        )
 
     kernel = mock.MagicMock()
     kernel.__enter__.return_value.run = lambda code, **_: next(
@@ -444,10 +455,11 @@ def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "printed", run)
     monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
     pace = {"convnet": 10.0, "mlp": 1.0}
-    assert rounds(4, 66.0 + 2 * 66.0) == (2, 4)
-    assert rounds(2, 1.0) == (1, 1)
-    assert len(built) == 2 * 6
-    assert rounds(1, 1e9) == (1, 1)
+    # A first round takes 70 s and 7 s; a second 40 s, without what takes long beside a busy kernel.
+    assert rounds(4, 70.0 + 7.0 + 2 * 47.0) == (2, 4, 1, 4)
+    assert rounds(2, 1.0) == (1, 1, 1, 1)
+    assert len(built) == 2 * 7
+    assert rounds(1, 1e9) == (1, 1, 1, 1)
 
     def slower(cell: Any) -> list[float]:
         pace["convnet"] *= 1.1

@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from tests import models
-from tests.gpu import conftest, networks, test_device
+from tests.gpu import conftest, networks, test_device, test_inference
+from tests.gpu import probe as probe_module
 from tests.gpu.device import (
     MIB,
     NO_DEVICE,
@@ -262,13 +263,20 @@ def test_a_target_that_is_not_taken_is_a_case_of_its_own(
     assert refusal(config, "CURRENT") == refused
     if not refused:
         return
-    monkeypatch.setattr(test_device, "refusal", lambda *_: refused)
-    build = Build(models.mlp(), configure=test_device.for_this_gpu, executor="thread").start()
+    monkeypatch.setattr(probe_module, "refusal", lambda *_: refused)
+    build = Build(models.mlp(), configure=probe_module.for_this_gpu, executor="thread").start()
     build.wait_ended(60)
     assert build.result is not None
     test_device.check_refusal(build.result.error, {"refused": refused})
     with pytest.raises(AssertionError):
         test_device.check_refusal(build.result.error, {"refused": "", "build_words": ["x"]})
+
+
+def test_functions_that_are_sent_to_a_build_do_not_hide_its_gpus() -> None:
+    """A child imports their modules, and ``tests.conftest`` hides all GPUs."""
+    for function in (probe_module.for_this_gpu, test_inference.without_tf32):
+        code = f"import sys, {function.__module__}; assert 'tests.conftest' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
 def test_a_build_that_ends_too_early_is_said_to_have() -> None:
