@@ -53,9 +53,6 @@ HOW = ("process", "plain", "thread")
 #: Without a monitor, in a thread of the kernel: what a thread costs is no cost of the widget.
 BARE = "bare"
 LOADS = {"idle": (*HOW, BARE), "busy": HOW}
-#: Seconds that the builds of a network beside a busy kernel may take, for a second round of them:
-#: the time is better spent on those beside an idle one, whose ratios are near 1.
-_BUSY_S = 20.0
 #: What the columns of a measurement are: see :func:`tests.bench.builds.timed_build`.
 INSIDE, CPU, WHOLE, BEGUN = range(4)
 #: No part of the figures but the builds takes more rounds than that.
@@ -75,7 +72,7 @@ class Plan:
 
     networks: tuple[str, ...] = tuple(NAMES)
     seconds: float = 420.0
-    repeat: int = MOST_ROUNDS
+    repeat: int = 40
     out: Path | None = None
     traces: Path | None = None
     show: Path | None = None
@@ -257,8 +254,10 @@ def compare(
 ) -> None:
     """Build every network in every way, in rounds, until the time is over.
 
-    Each network gets a round, whatever it takes; then those with the fewest come first, as long as
-    a round of theirs is likely to fit. ``keep`` is given all that there is, after each round.
+    Each network gets a round, whatever it takes, and is built beside a busy kernel in that alone:
+    the time is better spent on ratios that are near 1. Then those come first that took the least
+    time so far, as long as a round of theirs is likely to fit. ``keep`` is given all that there is,
+    after each round.
     """
     found: dict[str, Any] = {
         name: {load: {how: [] for how in ways} for load, ways in LOADS.items()} for name in networks
@@ -269,8 +268,7 @@ def compare(
         with _model("mlp:3") as path:  # warms up
             for how in LOADS["idle"]:
                 kernel.run(f"builds.timed_build({how!r}, {path!r}, busy=False)", timeout=60)
-        done = dict.fromkeys(networks, 0)
-        loads = dict.fromkeys(networks, tuple(LOADS))
+        done, spent = dict.fromkeys(networks, 0), dict.fromkeys(networks, 0.0)
         for _ in count():
             left = deadline - time.monotonic()
             fitting = [
@@ -280,10 +278,16 @@ def compare(
             ]
             if not fitting:
                 return
-            network = min(fitting, key=lambda name: done[name])
-            until = deadline if done[network] else math.inf
+            network = min(fitting, key=spent.__getitem__)
+            first = done[network] == 0
             with _model(network) as path:
-                measured = _round(kernel, path, loads[network], done[network], until)
+                measured = _round(
+                    kernel,
+                    path,
+                    tuple(LOADS) if first else ("idle",),
+                    done[network],
+                    math.inf if first else deadline,
+                )
             if measured is None:
                 say(
                     f"  {network}: the time is over in round {done[network] + 1}, which is left out"
@@ -294,11 +298,9 @@ def compare(
                 for how, one in ways.items():
                     found[network][load][how].append(one)
             done[network] += 1
+            took[network] = seconds["idle"]
+            spent[network] += seconds["idle"]
             say(f"  {network}, round {done[network]}: {sum(seconds.values()):.1f} s")
-            loads[network] = tuple(
-                load for load, lasted in seconds.items() if load == "idle" or lasted < _BUSY_S
-            )
-            took[network] = sum(seconds[load] for load in loads[network])
             keep({name: some for name, some in found.items() if done[name]})
 
 

@@ -455,8 +455,9 @@ def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "printed", run)
     monkeypatch.setattr(gpu.time, "monotonic", lambda: now[0])
     pace = {"convnet": 10.0, "mlp": 1.0}
-    # A first round takes 70 s and 7 s; a second 40 s, without what takes long beside a busy kernel.
-    assert rounds(4, 70.0 + 7.0 + 2 * 47.0) == (2, 4, 1, 4)
+    # A first round takes 70 s and 7 s, a later one 40 s and 4 s.
+    assert rounds(99, 70.0 + 7.0 + 150.0) == (2, 28, 1, 1)
+    assert built.count("convnet") == 7 + 4
     assert rounds(2, 1.0) == (1, 1, 1, 1)
     assert len(built) == 2 * 7
     assert rounds(1, 1e9) == (1, 1, 1, 1)
