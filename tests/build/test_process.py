@@ -532,6 +532,29 @@ def test_the_child_ends_with_its_kernel(forks: int, how: str, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {"scratch"}
 
 
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_info"), reason="needs the allocator of glibc"
+)
+def test_all_threads_of_a_child_share_a_heap(tmp_path: Path) -> None:
+    noted = str(tmp_path / "heaps.xml")
+
+    def configure(*_: Any) -> None:
+        import ctypes
+        import threading
+
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+        other = threading.Thread(target=libc.malloc, args=(100_000,))
+        other.start()
+        other.join()
+        file = ctypes.c_void_p(libc.fopen(noted.encode(), b"w"))
+        libc.malloc_info(0, file)
+        libc.fclose(file)
+
+    Build(models.mlp(), configure=configure).start().wait(60)
+    assert Path(noted).read_text().count("<heap nr=") == 1
+
+
 def test_a_child_that_cannot_begin_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "_CHILD", "import there_is_no_such_module")
     build = Build(models.mlp()).start()

@@ -77,7 +77,7 @@ _STDERR = 2
 _FIRST_WORD_S = 120.0
 #: Facts of an end that are for this module alone.
 _PRIVATE_FACTS = {"engine_file", "gpus"}
-_CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]))"
+_CHILD = "from trt_widget.executors.child import main; main(int(sys.argv[2]), sys.argv[3])"
 
 
 class ProcessExecutor(Intake, InTurn):
@@ -251,7 +251,7 @@ class ProcessExecutor(Intake, InTurn):
         self._visible = what_is_visible()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                python_command(_CHILD, str(os.getpid())),
+                python_command(_CHILD, str(os.getpid()), self._backend.name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
