@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -550,6 +551,8 @@ def main() -> None:
     live_with(int(sys.argv[4]))
     answers = take_stdout()  # what TensorRT prints is no answer
     faulthandler.enable(all_threads=False)
+    if sys.platform != "win32":  # asked for where a check takes too long
+        faulthandler.register(signal.SIGUSR1)
 
     turn = threading.Lock()
 

@@ -75,12 +75,17 @@ _WEAK_FLAGS: Final = frozenset(
     },
 )
 
-_INSTALL: Final = (
-    'Install TensorRT for RTX with: pip install "trt-widget[rtx]" (Linux x86-64 and Windows; it '
-    "builds without a GPU too). Install full TensorRT with: pip install "
-    '"trt-widget[tensorrt]" (it needs an NVIDIA driver and a GPU; its package fetches NVIDIA\'s '
-    "libraries while it installs), or from NVIDIA's TensorRT downloads."
-)
+_INSTALLS: Final = {
+    "tensorrt_rtx": (
+        'Install TensorRT for RTX with: pip install "trt-widget[rtx]" (Linux x86-64 and Windows; '
+        "it builds without a GPU too)."
+    ),
+    "tensorrt": (
+        'Install full TensorRT with: pip install "trt-widget[tensorrt]" (it needs an NVIDIA driver '
+        "and a GPU; its package fetches NVIDIA's libraries while it installs), or from NVIDIA's "
+        "TensorRT downloads."
+    ),
+}
 
 
 #: How the reason begins where a package is there and its import fails.
@@ -247,9 +252,14 @@ def find_backend(choice: str | ModuleType | Backend | None = None) -> Backend:
         )
     module, why = _import(name)
     if module is None:
-        remedy = _repair(name) if why.startswith(_FAILED) else _INSTALL
+        remedy = _repair(name) if why.startswith(_FAILED) else _install(name)
         raise BackendNotFound(f"{name} cannot be used: {why}.", remedy)
     return Backend(name, module)
+
+
+def _install(first: str) -> str:
+    """Say how the packages are installed; that which was asked for comes first."""
+    return " ".join([_INSTALLS[first], *(say for name, say in _INSTALLS.items() if name != first)])
 
 
 def _default() -> Backend:
@@ -269,7 +279,7 @@ def _default() -> Backend:
     broken = [name for name, why in reasons.items() if why.startswith(_FAILED)]
     remedies = [_repair(*broken)] if broken else []
     if "tensorrt_rtx" not in broken:
-        remedies.append(_INSTALL)
+        remedies.append(_install("tensorrt_rtx"))
     if full is not None:
         why_not_full = "it needs a GPU to build, and there is no NVIDIA driver with a GPU here"
     raise BackendNotFound(
@@ -295,7 +305,7 @@ def _from_module(module: ModuleType) -> Backend:
         )
     why_not = _lacks(module)
     if why_not:
-        remedy = _repair(name) if why_not.startswith(_FAILED) else _INSTALL
+        remedy = _repair(name) if why_not.startswith(_FAILED) else _install(name)
         raise BackendNotFound(f"{module.__name__} cannot be used: {why_not}.", remedy)
     return Backend(name, module)
 

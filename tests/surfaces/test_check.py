@@ -176,10 +176,14 @@ def test_no_check_hangs(tmp_path: Path) -> None:
         tmp_path, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {sleeps!r}])\n"
     )
     begun = time.monotonic()
-    done = check("--backend", "tensorrt", "--limit", "2", folder=tmp_path, first=(first,))
+    given = ["--backend", "tensorrt", "--limit", "2", "--json", "x.json"]
+    done = check(*given, folder=tmp_path, first=(first,))
     assert time.monotonic() - begun < 60
     assert done.returncode == 1
-    assert "  failed  imported: it did not end within 2 s (2." in done.stdout
+    assert "  failed  imported: it did not end within 2 s" in done.stdout
+    # Where it stood: in the package that is imported.
+    (found,) = results(tmp_path)
+    assert any(re.search(r"__init__\.py\W.* line 2 in <module>", each) for each in found["stacks"])
     assert processes_below(tmp_path) == []
 
 
@@ -218,7 +222,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, tmp_path: Path) -> None:
-    first = stand_in(tmp_path, "import time\ntime.sleep(1000)\n")
+    first = stand_in(tmp_path, "import time\nopen('here', 'w').close()\ntime.sleep(1000)\n")
     process = subprocess.Popen(
         [*COMMAND, "--backend", "tensorrt", "--json", "x.json"],
         cwd=tmp_path,
@@ -227,14 +231,21 @@ def test_it_leaves_nothing_behind_when_it_is_ended(number: signal.Signals, tmp_p
         stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 60
-    while len(processes_below(tmp_path)) < 2:
+    while not (tmp_path / "here").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(number)
     _, printed = process.communicate(timeout=60)
     assert (process.returncode, printed) == (130, b"")
     assert processes_below(tmp_path) == []
-    assert not (tmp_path / "x.json").exists()
+    # The report has what there is, and where it stood.
+    report = json.loads((tmp_path / "x.json").read_bytes())
+    assert report["interrupted"] is True
+    (found,) = report["packages"]["tensorrt"]
+    assert (found["check"], found["status"]) == ("import", "not run")
+    assert found["seen"] == 'interrupted, and stood at "…/__init__.py", line 3 in <module>'
+    assert "line 3 in <module>" in " ".join(found["stacks"])
+    assert USER not in json.dumps(report)
 
 
 def test_in_a_terminal_it_says_what_runs(tmp_path: Path) -> None:
@@ -257,9 +268,12 @@ def test_ctrl_c_in_a_terminal_ends_it(tmp_path: Path) -> None:
         terminal.wait_for("…       a build in a process of its own")
         terminal.send("\x03")
         assert terminal.end() == 130
-        assert "Traceback" not in "\n".join(terminal.seen)
+        text = "\n".join(terminal.seen)
     finally:
         terminal.close()
+    assert "Traceback" not in text
+    assert "not run a build in a process of its own: interrupted" in text
+    assert "Interrupted." in text
     deadline = time.monotonic() + 20
     while processes_below(tmp_path):  # a build's process sees within half a second
         assert time.monotonic() < deadline
@@ -320,10 +334,12 @@ def test_a_flood_on_stderr_is_kept_to_its_end(tmp_path: Path) -> None:
     assert (tmp_path / "x.json").stat().st_size < 20_000
 
 
-def test_a_check_that_hangs_tells_what_it_printed(tmp_path: Path) -> None:
+def test_a_check_that_hangs_tells_what_it_printed_and_where_it_stood(tmp_path: Path) -> None:
     first = stand_in(tmp_path, "import time\nprint('so far', flush=True)\ntime.sleep(1000)\n")
     done = check("--backend", "tensorrt", "--limit", "5", folder=tmp_path, first=(first,))
-    assert "imported: it did not end within 5 s; it printed: so far (" in done.stdout
+    place = '"…/__init__.py", line 3 in <module>'
+    told = f"imported: it did not end within 5 s, and stood at {place}; it printed: so far ("
+    assert told in done.stdout
 
 
 def test_what_is_printed_while_python_starts_is_no_answer(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import types
@@ -152,6 +153,24 @@ def test_nothing_installed_names_every_way(monkeypatch: pytest.MonkeyPatch) -> N
     for words in ('"trt-widget[rtx]"', '"trt-widget[tensorrt]"', "tensorrt: ", "tensorrt_rtx: "):
         assert words in str(caught.value)
     assert isinstance(caught.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("asked", "extras"),
+    [
+        (None, ["rtx", "tensorrt"]),
+        ("tensorrt_rtx", ["rtx", "tensorrt"]),
+        ("tensorrt", ["tensorrt", "rtx"]),
+    ],
+)
+def test_what_was_asked_for_is_installed_first(
+    asked: str | None, extras: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    with pytest.raises(BackendNotFound) as caught:
+        find_backend(asked)
+    assert re.findall(r'"trt-widget\[(\w+)\]"', caught.value.remedy) == extras
 
 
 @pytest.mark.usefixtures("full")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from collections import deque
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import psutil
 
@@ -61,6 +62,8 @@ _PRINTED: Final = 16_384
 #: Messages of a check that are kept, half of them the latest; and other events.
 _MESSAGES: Final = 2_000
 _EVENTS: Final = 50_000
+#: Seconds that a check's process has to print the stacks of its threads.
+_STACKS_S: Final = 0.3
 #: Seconds between two looks at a check's process, and the most that it may be given.
 _LOOK_S: Final = 0.01
 _MOST_S: Final = 1_000_000
@@ -72,6 +75,18 @@ _PACKAGES: Final = ("tensorrt", "tensorrt-rtx", "tensorrt-cu12", "tensorrt-cu13"
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and give the exit code."""
+    _check_arguments(arguments)
+    with contextlib.ExitStack() as stack:
+        out = or_nowhere(sys.stderr if arguments.json == "-" else sys.stdout, stack)
+        # Ended by another signal than that of Ctrl-C, it ends what it has started, too.
+        for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
+                stack.callback(signal.signal, number, signal.SIG_DFL)
+        return _run(arguments, out)
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
     if not (math.isfinite(arguments.limit) and arguments.limit > 0):
         raise OptionError("--limit is not a number of seconds above zero.", "Leave it out.")
     if arguments.limit > _MOST_S:
@@ -80,33 +95,41 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--json -: there is no standard output.", "Name a file.")
     if arguments.json not in {None, "-"}:
         views.checked_file("json", "report", arguments.json)  # before minutes have passed
-    with contextlib.ExitStack() as stack:
-        out = or_nowhere(sys.stderr if arguments.json == "-" else sys.stdout, stack)
-        # Ended by another signal than that of Ctrl-C, it ends what it has started, too.
-        for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.default_int_handler)
-                stack.callback(signal.signal, number, signal.SIG_DFL)
-        report = {"format": FORMAT, "trt_widget": __version__, **_machine()}
-        say(_about(report), out)
-        checks = _Checks(arguments.limit, out)
+
+
+def _run(arguments: argparse.Namespace, out: TextIO) -> int:
+    """Check, tell it, write the report, and give the exit code."""
+    report = {"format": FORMAT, "trt_widget": __version__, **_machine()}
+    packages: dict[str, list[dict[str, Any]]] = {}
+    report |= {"gpus": None, "interrupted": False, "packages": packages}
+    say(_about(report), out)
+    checks = _Checks(arguments.limit, out)
+    names = BACKEND_NAMES if arguments.backend is None else (arguments.backend,)
+    try:
         report["gpus"] = checks.gpus()
         say(_about_gpus(report), out)
-        names = BACKEND_NAMES if arguments.backend is None else (arguments.backend,)
-        report["packages"] = {name: checks.run(name) for name in names}
-        results = [result for found in report["packages"].values() for result in found]
-        failed = sum(result["status"] == FAILED for result in results)
-        built = any(result["status"] == OK and result["check"] != "import" for result in results)
-        say("", out)
-        say(_conclusion(failed, built=built), out)
-        for name, (first, *_) in report["packages"].items():
-            if first["status"] == NOT_RUN:
-                say(f"{name} was not checked: {line(str(first['seen']), _LONGEST)}.", out)
-        _report(report, arguments.json, out)
+        for name in names:
+            checks.run(name, packages.setdefault(name, []))
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+    results = [result for found in packages.values() for result in found]
+    failed = sum(result["status"] == FAILED for result in results)
+    built = any(result["status"] == OK and result["check"] != "import" for result in results)
+    say("", out)
+    say(_conclusion(failed, built=built, interrupted=report["interrupted"]), out)
+    for name, found in packages.items():
+        if found and found[0]["status"] == NOT_RUN and not report["interrupted"]:
+            say(f"{name} was not checked: {line(str(found[0]['seen']), _LONGEST)}.", out)
+    _report(report, arguments.json, out)
+    if report["interrupted"]:
+        return views.CANCELLED
     return views.SUCCEEDED if built and not failed else views.FAILED
 
 
-def _conclusion(failed: int, *, built: bool) -> str:
+def _conclusion(failed: int, *, built: bool, interrupted: bool) -> str:
+    if interrupted:
+        before = f", {failed} of the checks before it failed" if failed else ""
+        return f"Interrupted{before}."
     if failed:
         return f"{failed} check{'s' if failed > 1 else ''} failed."
     if not built:
@@ -219,6 +242,7 @@ class _Checks:
         #: Whether the driver has said which GPUs there are, and whether a build waited for it.
         self._answers = True
         self._hangs = False
+        self._interrupted = False
 
     def gpus(self) -> list[dict[str, Any]] | None:
         """Give the GPUs; None where the driver does not answer."""
@@ -232,11 +256,14 @@ class _Checks:
             for gpu in found
         ]
 
-    def run(self, package: str) -> list[dict[str, Any]]:
-        """Run all checks of a package; only the first where it cannot be imported."""
+    def run(self, package: str, results: list[dict[str, Any]]) -> None:
+        """Run all checks of a package; only the first where it cannot be imported.
+
+        ``results`` is added to. One of a check that was interrupted is the last of them, and the
+        ``KeyboardInterrupt`` comes then.
+        """
         out = self._out
         say("", out)
-        results: list[dict[str, Any]] = []
         for check in CHECKS:
             found = self._run(check, package)
             if not results:
@@ -244,9 +271,10 @@ class _Checks:
             results.append({"check": check.name, **found})
             seen = line(str(found["seen"]), _LONGEST)
             say(f"  {found['status']:<8}{check.title}: {seen} ({found['seconds']:.1f} s)", out)
+            if self._interrupted:
+                raise KeyboardInterrupt
             if check.name == "import" and found["status"] != OK:
                 break
-        return results
 
     def _run(self, check: Check, package: str) -> dict[str, Any]:
         if check.builds and self._hangs:
@@ -254,8 +282,9 @@ class _Checks:
             return {"status": NOT_RUN, "seen": seen, "events": [], "seconds": 0.0}
         begun = time.monotonic()
         with _announced(check.title, self._out):
-            found, in_time = _run_apart(check, package, self._limit)
-        if check.builds and not self._answers and not in_time:
+            found, how = _run_apart(check, package, self._limit)
+        self._interrupted = how == "interrupted"
+        if check.builds and not self._answers and how == "too late":
             self._hangs = True
             found["seen"] = f"the driver does not answer: {found['seen']}"
         seconds = round(time.monotonic() - begun, 3)
@@ -310,6 +339,7 @@ class _Heard:
         self._count = self._messages = 0
         self._printed = b""
         self._is_cut = False
+        self._stacks: bytes | None = None
 
     def _take(self, value: Any) -> None:
         match value:
@@ -328,8 +358,20 @@ class _Heard:
         elif is_message or len(self._events) < _EVENTS:
             self._events.append((self._count, event))
 
+    def expect_stacks(self) -> None:
+        """Take what it prints from now on for the stacks of its threads."""
+        self._stacks = b""
+
+    def stacks(self) -> list[str]:
+        """Give these stacks, by lines; empty where none came."""
+        text = (self._stacks or b"").decode("utf-8", "replace")
+        return [each for each in text.splitlines() if each.strip()]
+
     def printed(self, data: bytes) -> None:
         """Take what it prints."""
+        if self._stacks is not None:
+            self._stacks = (self._stacks + data)[:_PRINTED]
+            return
         printed = self._printed + data
         self._is_cut |= len(printed) > _PRINTED
         self._printed = printed[-_PRINTED:]
@@ -356,8 +398,10 @@ class _Heard:
         return f"; it printed: {tail}" if tail else ""
 
 
-def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any], bool]:
-    """Run a check in a process of its own, which may crash or hang; say whether it was in time."""
+def _run_apart(
+    check: Check, package: str, limit: float
+) -> tuple[dict[str, Any], Literal["in time", "too late", "interrupted"]]:
+    """Run a check in a process of its own, which may crash or hang; say how that ended."""
     deadline = time.monotonic() + limit
     try:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
@@ -371,7 +415,8 @@ def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any]
         )
     except (OSError, ValueError) as error:
         seen = f"its process could not be started: {error}"
-        return {"status": FAILED, "seen": seen, "events": []}, True
+        return {"status": FAILED, "seen": seen, "events": []}, "in time"
+    how: Literal["in time", "too late", "interrupted"] = "in time"
     heard, ended = _Heard(), threading.Event()
     readers = [
         threading.Thread(target=_read, args=(pipe, take, ended), daemon=True)
@@ -383,9 +428,15 @@ def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any]
     try:
         for reader in readers:
             reader.start()
-        while not has_ended(process) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-        in_time = has_ended(process)
+        try:
+            while not has_ended(process) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            if not has_ended(process):
+                how = "too late"
+        except KeyboardInterrupt:
+            how = "interrupted"
+        if how != "in time":
+            _ask_where(process, heard)
     finally:
         code = _end(process)
         ended.set()
@@ -396,10 +447,32 @@ def _run_apart(check: Check, package: str, limit: float) -> tuple[dict[str, Any]
         found = heard.found
     else:
         by = "an exit status that is not known" if code is None else named_status(code)
-        how = f"its process ended by {by}"
-        seen = how if in_time else f"it did not end within {limit:g} s"
-        found = {"status": FAILED, "seen": f"{seen}{heard.last_words()}"}
-    return {**found, **heard.events()}, in_time
+        seen = {
+            "in time": f"its process ended by {by}",
+            "too late": f"it did not end within {limit:g} s",
+            "interrupted": "interrupted",
+        }[how]
+        status = NOT_RUN if how == "interrupted" else FAILED
+        found = {"status": status, "seen": f"{seen}{_place(heard.stacks())}{heard.last_words()}"}
+    stacks = {"stacks": heard.stacks()} if heard.stacks() else {}
+    return {**found, **stacks, **heard.events()}, how
+
+
+def _place(stacks: list[str]) -> str:
+    """Say where the main thread stood, as a part of a sentence; nothing where that is not known."""
+    tail = itertools.dropwhile(lambda each: not each.startswith("Current thread"), stacks)
+    where = [each.strip().removeprefix("File ") for each in itertools.islice(tail, 1, 2)]
+    return f", and stood at {where[0]}" if where else ""
+
+
+def _ask_where(process: subprocess.Popen[bytes], heard: _Heard) -> None:
+    """Have a check's process print the stacks of its threads, and give it the time for that."""
+    with contextlib.suppress(OSError, AttributeError):  # it has gone; Windows
+        heard.expect_stacks()
+        process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + _STACKS_S
+        while not has_ended(process) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
 
 
 def _read(pipe: IO[bytes], take: Callable[[bytes], object], ended: threading.Event) -> None:
