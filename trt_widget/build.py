@@ -48,7 +48,6 @@ from trt_widget.events import (
 )
 from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.attached import AttachedExecutor
-from trt_widget.executors.followed import FollowedExecutor, ToldBackend, options_of
 from trt_widget.executors.gate import GATE
 from trt_widget.logger import BuildLog, forward
 from trt_widget.options import BuildOptions, check_source
@@ -61,10 +60,12 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
     import pandas as pd
+    from typing_extensions import TypeIs
 
     from trt_widget.backend import Backend
     from trt_widget.chunks import ChunkStream
     from trt_widget.executors import Executor
+    from trt_widget.executors.followed import FollowedExecutor
     from trt_widget.forecast import Forecast
     from trt_widget.history import BuildKey, BuildRecord, History
     from trt_widget.options import Source
@@ -320,6 +321,8 @@ class Build:
         stops to read.
         """
         self = cls.__new__(cls)
+        from trt_widget.executors.followed import FollowedExecutor, options_of
+
         executor = FollowedExecutor(source, control=control, wait=wait)
         self.options = options_of(executor.backend)
         self._source = None
@@ -408,7 +411,7 @@ class Build:
         """
         with self.lock:
             if self._started:
-                if isinstance(self._executor, FollowedExecutor):  # to look on twice is no harm
+                if _is_followed(self._executor):  # to look on twice is no harm
                     return self
                 raise BuildStateError(
                     f"The build of {self.name} was started already.",
@@ -550,7 +553,7 @@ class Build:
             ``reason`` is none of those.
         """
         check_reason(reason)
-        if isinstance(self._executor, FollowedExecutor):
+        if _is_followed(self._executor):
             return self._request_elsewhere(self._executor, reason)
         with self.lock:
             if self._status in FINAL:
@@ -1106,7 +1109,7 @@ class Build:
     def can_cancel(self) -> bool:
         """Whether a cancel would reach whoever builds; of a followed build as far as is known."""
         executor = self._executor
-        return not isinstance(executor, FollowedExecutor) or executor.can_ask
+        return not _is_followed(executor) or executor.can_ask
 
     @property
     def printed(self) -> str:
@@ -1283,7 +1286,7 @@ class Build:
         executor = self._executor
         if executor is None:  # cancelled before it was started
             return
-        if isinstance(executor, FollowedExecutor) and self._asked is not None:
+        if _is_followed(executor) and self._asked is not None:
             (reason, _), self._asked = self._asked, None
             self.request_cancel(reason)
         with self.lock:  # start() holds it until the executor has really started
@@ -1294,7 +1297,7 @@ class Build:
             self._take_from_cluster(executor)
         self._look_back(events)
         with self.lock:
-            if isinstance(executor, FollowedExecutor):
+            if _is_followed(executor):
                 self._take_from_elsewhere(executor, events)
             self._take(events)
             if self._asked is not None and self._reason is None:
@@ -1355,6 +1358,8 @@ class Build:
             self.worker = executor.worker
             self.notes += executor.take_notes()
             if executor.told_backend != (self.backend.name, self.backend.version):
+                from trt_widget.executors.followed import ToldBackend
+
                 self.backend = ToldBackend(*executor.told_backend)
                 self.notes.append(f"It is built by the {self.backend} of the Dask worker.")
             origin = executor.take_new_origin()
@@ -1392,7 +1397,7 @@ class Build:
         ready = next((event for event in events if isinstance(event, NetworkReady)), None)
         if ready is None or self._forecast is not None:
             return
-        if isinstance(self._executor, FollowedExecutor):
+        if _is_followed(self._executor):
             return  # its producer has asked the history there
         from trt_widget.forecast import Forecast, key_of
         from trt_widget.history import History
@@ -1432,7 +1437,7 @@ class Build:
                 _report("trt_widget: the time left could not be estimated")
                 self._forecast = None
                 self._estimate = Estimate(now, before.progress)
-        elif isinstance(self._executor, FollowedExecutor):
+        elif _is_followed(self._executor):
             self._estimate = self._executor.read_estimate(now, before)
         if self._status == "cancelling":
             # How long it takes to stop is another thing.
@@ -1499,7 +1504,7 @@ class Build:
             self._deadline.cancel()
             self._deadline = None
         executor = self._executor
-        followed = executor if isinstance(executor, FollowedExecutor) else None
+        followed = executor if _is_followed(executor) else None
         if followed is not None and outcome.reason is not None:
             self._reason = outcome.reason  # the producer knows better
         requested = self._reason is not None
@@ -1594,6 +1599,11 @@ class Build:
                 action()
             except BaseException:  # noqa: BLE001 - a view's fault must not end the thread
                 _report("trt_widget: a view of %s raised", self.name)
+
+
+def _is_followed(executor: Executor | None) -> TypeIs[FollowedExecutor]:
+    """Tell whether a build is followed, without importing what follows builds."""
+    return executor is not None and executor.kind == "followed"
 
 
 def _weakly(method: Callable[..., object]) -> Callable[..., None]:
