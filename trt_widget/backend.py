@@ -48,6 +48,8 @@ __all__ = [
 #: The packages that can build, in the order of preference.
 BACKEND_NAMES: Final = ("tensorrt", "tensorrt_rtx")
 
+#: The first GPU generation that TensorRT for RTX builds for by default: Ampere.
+_FIRST_BY_DEFAULT: Final = 80
 _FULL_NAMES: Final = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
 
 # The compiled modules behind the two packages, by the first part of their name. Measured:
@@ -176,16 +178,26 @@ class Backend:
         """Return the names of the GPU generations that can be a ``target=``; empty without any."""
         return tuple(name for name in self._members("ComputeCapability") if name != "NONE")
 
-    def runs_on(self, gpu: Gpu) -> bool:
+    def runs_on(self, gpu: Gpu, *, by_default: bool = True) -> bool:
         """Tell whether engines of this package run on that GPU.
 
         TensorRT for RTX builds without complaint also for a GPU it does not know, and only the
-        runtime refuses the engine. Measured with 1.7.1 on an H200 (SM90): it knows 8.0, 8.6, 8.9,
-        12.0, 12.1 and whatever is newer. Its ComputeCapability has 7.5 as well.
+        runtime refuses the engine. Measured with 1.7.1 on an H200 (SM90): an engine for its default
+        targets is for 8.0, 8.6, 8.9, 12.0, 12.1 and whatever is newer. Its ComputeCapability has
+        7.5 as well.
+
+        Parameters
+        ----------
+        gpu
+            On which it is to run.
+        by_default
+            Whether it is built for the default targets, and not for that GPU itself.
         """
         known = [int(name[2:]) for name in self.compute_capabilities() if name.startswith("SM")]
         if not known:
             return True
+        if by_default:
+            known = [number for number in known if number >= _FIRST_BY_DEFAULT]
         own = int(gpu.compute_capability[2:])
         return own in known or own > max(known)
 

@@ -947,7 +947,7 @@ def _explain_cuda(
     if found is None:
         return None
     code = found[1] or found[2]
-    if gpus():
+    if gpus() and code != _NO_DEVICE:  # hidden, or gone since it was asked for
         if code == _INSUFFICIENT:
             return _explain_old_driver(backend, _line_of(found))
         return _explain_cuda_error(backend, code, _line_of(found))

@@ -264,7 +264,7 @@ def device_notes(options: BuildOptions, backend: Backend) -> list[str]:
     if not found or (options.target and "CURRENT" not in options.target):
         return []
     gpu = found[options.device or 0]
-    if backend.runs_on(gpu):
+    if backend.runs_on(gpu, by_default=not options.target):
         return []
     note = (
         f"The engine will not run on this machine's GPU, {gpu.name} ({gpu.compute_capability}), "

@@ -366,4 +366,12 @@ def test_repr_is_short() -> None:
 def test_which_gpus_its_engines_run_on(capability: str, runs: bool) -> None:
     """Measured on an H200 (SM90): RTX builds for it and its own runtime refuses the engine."""
     rtx = Backend("tensorrt_rtx", tensorrt_rtx)
-    assert rtx.runs_on(Gpu(0, "a GPU", capability)) is runs
+    for by_default in (True, False):
+        assert rtx.runs_on(Gpu(0, "a GPU", capability), by_default=by_default) is runs
+
+
+def test_turing_is_no_default_target() -> None:
+    """The runtime's own list for an engine without a target begins at 8.0."""
+    rtx, turing = Backend("tensorrt_rtx", tensorrt_rtx), Gpu(0, "a GPU", "SM75")
+    assert not rtx.runs_on(turing)
+    assert rtx.runs_on(turing, by_default=False)

@@ -414,6 +414,7 @@ def test_the_drivers_line_beside_another_error_is_noise() -> None:
         (46, "The GPU cannot be used (cudaError 46): it is busy", "device="),
         (209, "TensorRT 10.9.0 has no code that this machine's GPU can run", "target="),
         (700, "A call to CUDA failed in the build (cudaError 700).", "start the kernel anew"),
+        (100, "A call to CUDA failed in the build: there is no", "with a GPU"),
         (4711, "A call to CUDA failed in the build (cudaError 4711).", "nvidia-smi"),
     ],
 )

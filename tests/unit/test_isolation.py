@@ -136,7 +136,13 @@ GPU = (0, "a GPU", "SM90", "GPU-1", 132, 1 << 37)
         [[-1, "a GPU", "SM90"]],
         [[*GPU, "one more"]],
         [GPU, [1]],
-        [[True, 3.5, "SM90"]],
+        [[True, "a GPU", "SM90"]],
+        [[0, "a GPU", "SM"]],
+        [[0, "a GPU", "SM00"]],
+        [[0, "a GPU", "SM9٣"]],
+        [[0, "a GPU" * 1000, "SM90"]],
+        [[0, "a GPU", "SM90", "", 1, 10**400]],
+        [GPU] * 2000,
     ],
 )
 def test_what_is_no_list_of_gpus_is_not_learned(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
 import json
 import math
 import os
@@ -59,9 +58,16 @@ _LONGEST: Final = 500
 _LAST_WORDS: Final = 2_000
 #: Bytes of what a check's process prints that are kept.
 _PRINTED: Final = 16_384
+#: The same once it was asked where it stands, and the lines of its answer, by faulthandler.
+_PRINTED_OF_HANGS: Final = 1 << 20
+_STACK: Final = re.compile(
+    r"(Thread|Current thread) 0x[0-9a-f]+.*:\Z|  File .*, line \d+ in |  (\.\.\.|<.*>)\Z"
+)
 #: Messages of a check that are kept, half of them the latest; and other events.
 _MESSAGES: Final = 2_000
 _EVENTS: Final = 50_000
+#: In the stack of the thread that builds.
+_BUILDS: Final = '/worker.py", line '
 #: Seconds that a check's process has to print the stacks of its threads.
 _STACKS_S: Final = 0.3
 #: Seconds between two looks at a check's process, and the most that it may be given.
@@ -78,12 +84,36 @@ def run(arguments: argparse.Namespace) -> int:
     _check_arguments(arguments)
     with contextlib.ExitStack() as stack:
         out = or_nowhere(sys.stderr if arguments.json == "-" else sys.stdout, stack)
-        # Ended by another signal than that of Ctrl-C, it ends what it has started, too.
-        for number in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.default_int_handler)
-                stack.callback(signal.signal, number, signal.SIG_DFL)
-        return _run(arguments, out)
+        with _interrupted_once():
+            return _run(arguments, out)
+
+
+@contextlib.contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """Have the first signal that ends a program raise ``KeyboardInterrupt``, and no later one.
+
+    Wrappers pass on what the terminal has sent to both, and people press Ctrl-C more than once: the
+    report is to be written all the same. After it the process ends, so nothing is put back then.
+    """
+    came: list[int] = []
+
+    def come(number: int, _frame: object) -> None:
+        came.append(number)
+        if len(came) == 1:
+            raise KeyboardInterrupt
+
+    before = {}
+    for number in filter(
+        None, (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
+    ):
+        if signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}:
+            before[number] = signal.signal(number, come)
+    try:
+        yield
+    finally:
+        if not came:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
@@ -99,7 +129,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace, out: TextIO) -> int:
     """Check, tell it, write the report, and give the exit code."""
-    report = {"format": FORMAT, "trt_widget": __version__, **_machine()}
+    report: dict[str, Any] = {"format": FORMAT, "trt_widget": __version__, **_machine()}
     packages: dict[str, list[dict[str, Any]]] = {}
     report |= {"gpus": None, "interrupted": False, "packages": packages}
     say(_about(report), out)
@@ -339,7 +369,7 @@ class _Heard:
         self._count = self._messages = 0
         self._printed = b""
         self._is_cut = False
-        self._stacks: bytes | None = None
+        self._asked_where = False
 
     def _take(self, value: Any) -> None:
         match value:
@@ -358,23 +388,23 @@ class _Heard:
         elif is_message or len(self._events) < _EVENTS:
             self._events.append((self._count, event))
 
-    def expect_stacks(self) -> None:
-        """Take what it prints from now on for the stacks of its threads."""
-        self._stacks = b""
+    def ask_where(self) -> None:
+        """Note that the stacks of its threads may be among what it prints from now on."""
+        self._asked_where = True
 
     def stacks(self) -> list[str]:
-        """Give these stacks, by lines; empty where none came."""
-        text = (self._stacks or b"").decode("utf-8", "replace")
-        return [each for each in text.splitlines() if each.strip()]
+        """Give the stacks of its threads, by lines; empty where none were asked for, or came."""
+        if not self._asked_where:
+            return []
+        text = self._printed.decode("utf-8", "replace")
+        return [each for each in text.splitlines() if _STACK.match(each)]
 
     def printed(self, data: bytes) -> None:
         """Take what it prints."""
-        if self._stacks is not None:
-            self._stacks = (self._stacks + data)[:_PRINTED]
-            return
         printed = self._printed + data
-        self._is_cut |= len(printed) > _PRINTED
-        self._printed = printed[-_PRINTED:]
+        most = _PRINTED_OF_HANGS if self._asked_where else _PRINTED
+        self._is_cut |= len(printed) > most
+        self._printed = printed[-most:]
 
     def events(self) -> dict[str, Any]:
         """Give the events that were kept, and how many were not."""
@@ -392,7 +422,9 @@ class _Heard:
         lines = (
             text
             for text in scrub(text).splitlines()
-            if text.strip() and not text.startswith("Extension modules:")
+            if text.strip()
+            and not text.startswith("Extension modules:")
+            and not (self._asked_where and _STACK.match(text))
         )
         tail = "\n".join(lines)[-_LAST_WORDS:]
         return f"; it printed: {tail}" if tail else ""
@@ -459,17 +491,30 @@ def _run_apart(
 
 
 def _place(stacks: list[str]) -> str:
-    """Say where the main thread stood, as a part of a sentence; nothing where that is not known."""
-    tail = itertools.dropwhile(lambda each: not each.startswith("Current thread"), stacks)
-    where = [each.strip().removeprefix("File ") for each in itertools.islice(tail, 1, 2)]
-    return f", and stood at {where[0]}" if where else ""
+    """Say where it stood, as a part of a sentence; nothing where that is not known.
+
+    That is where the thread stood that builds, or else the main thread.
+    """
+    threads: list[list[str]] = []
+    for each in stacks:
+        if not each.startswith(" "):
+            threads.append([each])
+        elif threads:
+            threads[-1].append(each)
+    threads.sort(key=lambda thread: not thread[0].startswith("Current"))
+    threads.sort(key=lambda thread: not any(_BUILDS in each for each in thread))
+    frames = [each.strip().removeprefix("File ") for each in threads[0][1:2]] if threads else []
+    return f", and stood at {frames[0]}" if frames else ""
 
 
 def _ask_where(process: subprocess.Popen[bytes], heard: _Heard) -> None:
     """Have a check's process print the stacks of its threads, and give it the time for that."""
-    with contextlib.suppress(OSError, AttributeError):  # it has gone; Windows
-        heard.expect_stacks()
-        process.send_signal(signal.SIGUSR1)
+    number = getattr(signal, "SIGUSR1", None)  # not on Windows
+    if number is None:
+        return
+    heard.ask_where()
+    with contextlib.suppress(OSError):  # it has gone
+        process.send_signal(number)
         deadline = time.monotonic() + _STACKS_S
         while not has_ended(process) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)

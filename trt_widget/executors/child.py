@@ -95,9 +95,12 @@ def _share_the_heap() -> None:
     In glibc the arenas of other threads cost more: a build in a thread 4 % (ResNet-50, TensorRT for
     RTX 1.7 on two cores, 27 builds each in turns), of which this gives back most. TensorRT for RTX
     builds in one thread; full TensorRT is not known to, and many threads are better off with many
-    arenas.
+    arenas. Who has set the number of arenas keeps it.
     """
-    if sys.platform == "linux":
+    tuned = os.environ.get("MALLOC_ARENA_MAX") or "malloc.arena" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if sys.platform == "linux" and not tuned:
         import ctypes
 
         with contextlib.suppress(OSError, AttributeError):  # not glibc

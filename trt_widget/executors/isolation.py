@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -229,18 +230,25 @@ def learn_gpus(visible: Visible, found: Any) -> None:
         gpus_there = tuple(Gpu(*entry) for entry in found)
     except TypeError:
         return
-    if gpus_there and all(_is_sound(gpu) for gpu in gpus_there):
+    if 0 < len(gpus_there) <= _MOST_GPUS and all(_is_sound(gpu) for gpu in gpus_there):
         _answers[visible] = gpus_there
 
 
 def _is_sound(gpu: Gpu) -> bool:
     texts: tuple[Any, ...] = (gpu.name, gpu.compute_capability, gpu.uuid)
     numbers: tuple[Any, ...] = (gpu.number, gpu.processors, gpu.memory)
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) and len(text) <= _LONGEST_NAME for text in texts):
         return False
-    return all(isinstance(number, int) and number >= 0 for number in numbers)
+    if not re.fullmatch(r"SM[1-9][0-9]{1,3}", gpu.compute_capability):
+        return False
+    return all(type(number) is int and 0 <= number < _MOST for number in numbers)
 
 
+#: What a GPU's name and numbers are below, whichever it is.
+_LONGEST_NAME: Final = 256
+_MOST: Final = 1 << 60
+#: GPUs of one machine.
+_MOST_GPUS: Final = 1024
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 #: Answers by what was visible.
 _answers: dict[Visible, tuple[Gpu, ...]] = {}

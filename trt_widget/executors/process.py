@@ -55,7 +55,7 @@ if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
-    from trt_widget.backend import Backend
+    from trt_widget.backend import Backend, Gpu
     from trt_widget.events import BuildEnded, Event
     from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions, Source
@@ -424,10 +424,7 @@ class ProcessExecutor(Intake, InTurn):
             "origin": self._origin,
             "origin_epoch": self._origin_epoch,
             "scratch": scratch.address,
-            # What a build before this one has found: asking costs the start of CUDA.
-            "gpus": ()
-            if builds_on_gpu(self._options, self._backend)
-            else known_gpus(self._visible),
+            "gpus": self._gpus(),
         }
         try:
             with io.BufferedWriter(_NotClosing(pipe)) as writer:  # large bytes are not copied
@@ -445,6 +442,16 @@ class ProcessExecutor(Intake, InTurn):
         except Exception as error:  # noqa: BLE001 - whatever cannot be pickled
             self._notes.append(f"The request could not be sent: {reason(error)}")
             kill(self._process)
+
+    def _gpus(self) -> tuple[Gpu, ...]:
+        """Give the GPUs that a build before this one has found: asking costs the start of CUDA.
+
+        None where it starts CUDA anyway; and where somebody's code runs in the child, which may
+        fork or hide GPUs: that code is not to depend on what was built before.
+        """
+        if builds_on_gpu(self._options, self._backend) or self._functions or self._options.plugins:
+            return ()
+        return known_gpus(self._visible)
 
     def _read_events(self) -> None:
         assert self._process is not None  # noqa: S101 - started with the process
