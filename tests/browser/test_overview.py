@@ -48,6 +48,10 @@ WIDE = """async (view, width) => {
         && each.getBoundingClientRect().right > view.getBoundingClientRect().right + 0.5
     ).map(each => each.className);
 }"""
+#: Gives the cells and headings that do not say in which column they are.
+COLUMNS = """view => [...view.querySelectorAll('[role=row]')].flatMap(row =>
+    [...row.children].filter((each, at) => each.ariaColIndex !== String(at + 1))
+).map(each => each.className)"""
 MANY = "from trt_widget.widget.overview import Overview\nq = fake_queue(500)\no = Overview(q)\no"
 
 
@@ -363,6 +367,148 @@ def test_five_hundred_builds(open_notebook: OpenNotebook) -> None:
     expect(shown.get_by_role("grid")).to_have_attribute("aria-rowcount", "501")
 
 
+def test_rows_that_come_late_leave_the_focus_where_one_types(open_notebook: OpenNotebook) -> None:
+    notebook = opened(open_notebook, MANY, "x", setup=FAKE)
+    notebook.run(1)
+    shown = view(notebook)
+    press = notebook.page.keyboard.press
+    row(shown, "model-0000-o0").focus()
+    notebook.kernel("o._lock.acquire()")
+    press("End")
+    expect(row(shown, "model-0000-o0")).to_be_focused()
+    cell = notebook.cell(2).locator(".cm-content")
+    cell.click()
+    press("End")
+    notebook.page.keyboard.type(" = 1")
+    notebook.kernel("o._lock.release()")
+    expect(row(shown, "model-0499-o1")).to_be_visible()
+    expect(cell).to_be_focused()
+    notebook.page.keyboard.type("23")
+    expect(cell).to_have_text("x = 123")
+    # Within the rows it is waited for.
+    row(shown, "model-0499-o1").focus()
+    notebook.kernel("o._lock.acquire()")
+    press("Home")
+    expect(row(shown, "model-0499-o1")).to_be_focused()
+    notebook.kernel("o._lock.release()")
+    expect(row(shown, "model-0000-o0")).to_be_focused()
+    notebook.assert_clean()
+
+
+def test_a_row_with_the_focus_that_leaves_the_order(open_notebook: OpenNotebook) -> None:
+    many = MANY.replace("fake_queue(500)", "fake_queue(70)")
+    notebook = opened(open_notebook, many, setup=FAKE)
+    notebook.run(1)
+    shown = view(notebook)
+    rows = shown.locator(".trt-q-row")
+    where = """rows => rows.map(
+        row => `${row.style.transform} ${row.ariaRowIndex} ${row.dataset.status}`)"""
+
+    def end(*indexes: int) -> None:
+        changes = [f"q.change({index}, status='succeeded', since=None)" for index in indexes]
+        notebook.kernel("; ".join([*changes, "q.tell()"]))
+
+    chip(shown, "Running").click()
+    expect(rows).to_have_count(10)
+    row(shown, "model-0026-o2").focus()
+    end(26)
+    # The next one is at its place.
+    expect(row(shown, "model-0033-o3")).to_be_focused()
+    expect(rows).to_have_count(9)
+    found = rows.evaluate_all(where)
+    assert len(set(found)) == 9
+    assert all("running" in each for each in found)
+    assert rows.evaluate_all("rows => rows.filter(row => row.tabIndex === 0).length") == 1
+    # Also where its button has the focus; and behind the last one there is the one before.
+    row(shown, "model-0068-o2").get_by_role("button").focus()
+    end(68)
+    expect(row(shown, "model-0061-o1")).to_be_focused()
+    expect(rows).to_have_count(8)
+    end(*range(5, 70, 7))
+    expect(shown.locator(".trt-q-empty")).to_be_visible()
+    expect(shown).to_be_focused()
+    expect(rows).to_have_count(0)
+    # Which row can be reached by Tab is known again.
+    chip(shown, "All").click()
+    expect(row(shown, "model-0000-o0")).to_have_attribute("tabindex", "0")
+    notebook.assert_clean()
+
+
+def test_two_pages_that_ask_at_the_same_time(open_notebook: OpenNotebook) -> None:
+    # Another page's requests are taken in the same turn, after those of this one.
+    other = """
+take = o._take
+def both(request):
+    take(request)
+    if request.get("kind") in ("order", "select"):
+        last = {"order": {"sort": "status", "text": "o3"}, "index": 3, "ticket": "another page's"}
+        take({**request, **last})
+o._take = both
+"""
+    notebook = opened(open_notebook, MANY, setup=FAKE)
+    notebook.run(1)
+    shown = view(notebook)
+    expect(row(shown, "model-0000-o0")).to_be_visible()
+    notebook.kernel(other)
+    shown.get_by_role("columnheader", name="Build").get_by_role("button").click()
+    status = shown.get_by_role("columnheader", name="Status")
+    expect(status).to_have_attribute("aria-sort", "ascending")
+    expect(shown.get_by_role("searchbox")).to_have_value("o3")
+    expect(shown.locator("[aria-sort=ascending]")).to_have_count(1)
+    shown.locator(".trt-q-row").nth(1).click()
+    expect(shown.locator(".trt-q-chosen")).to_contain_text("model-0003-o3")
+    notebook.kernel("o._take = take")
+    # The answer to the first of two clicks does not undo the second.
+    notebook.kernel(
+        """
+import threading
+begin, end = threading.Event(), threading.Event()
+def slowly(request):
+    take(request)
+    if request.get("kind") == "order" and request["order"]["statuses"] == ["failed"]:
+        begin.wait(20)
+        o._write(time.monotonic(), final=False)
+        end.wait(20)
+o._take = slowly
+"""
+    )
+    chip(shown, "Failed").click()
+    chip(shown, "Pending").click()
+    notebook.kernel("begin.set()")
+    grid = shown.get_by_role("grid")
+    expect(grid).to_have_attribute("aria-rowcount", "12")
+    assert chip(shown, "Pending").get_attribute("aria-pressed") == "true"
+    notebook.kernel("end.set()")
+    expect(grid).to_have_attribute("aria-rowcount", "24")
+    assert chip(shown, "Pending").get_attribute("aria-pressed") == "true"
+    notebook.assert_clean()
+
+
+def test_a_button_that_has_been_pressed_sends_nothing(open_notebook: OpenNotebook) -> None:
+    many = MANY.replace("fake_queue(500)", "fake_queue(7)")
+    notebook = opened(open_notebook, many, setup=FAKE)
+    notebook.run(1)
+    shown = view(notebook)
+    cancel = row(shown, "model-0005-o5").get_by_role("button", name="Cancel model-0005-o5")
+    cancel.click()
+    expect(row(shown, "model-0005-o5")).to_have_attribute("data-status", "cancelling")
+    expect(cancel).to_have_attribute("aria-disabled", "true")
+    assert notebook.kernel("print(q.asked)") == "['model-0005-o5']\n"
+    expect(row(shown, "model-0005-o5")).to_contain_text("Cancelling…")
+    for _ in range(3):
+        cancel.click(force=True)
+    notebook.kernel("q.status = 'cancelling'; q.tell()")
+    everything = shown.locator(".trt-q-head").get_by_role("button", name="Cancelling…")
+    expect(everything).to_have_attribute("aria-disabled", "true")
+    for _ in range(3):
+        everything.click(force=True)
+    # What is asked for later comes after those.
+    row(shown, "model-0006-o0").get_by_role("button", name="Cancel model-0006-o0").click()
+    expect(row(shown, "model-0006-o0")).to_have_attribute("data-status", "cancelled")
+    assert notebook.kernel("print(q.asked)") == "['model-0005-o5', 'model-0006-o0']\n"
+    notebook.assert_clean()
+
+
 def test_few_messages_however_much_happens(open_notebook: OpenNotebook) -> None:
     notebook = opened(open_notebook, MANY, setup=FAKE)
     notebook.run(1)
@@ -440,6 +586,7 @@ Overview(r)
             for width in (320, 700, 900, 1280):
                 wide = shown.evaluate(WIDE, width)
                 assert wide == [], width
+                assert shown.evaluate(COLUMNS) == [], width
             faint += [
                 text
                 for text in shown.evaluate("view => window.trt.textContrasts(view)")

@@ -263,6 +263,21 @@ def test_sorting_and_filtering() -> None:
     assert shown.table["matched"] == 10
 
 
+def test_half_a_surrogate_pair_is_not_sent_back() -> None:
+    # A message that cannot be encoded would never leave, and none after it.
+    shown = made(fake_queue(70))
+    look(shown)
+    ask(shown, "order", ticket="\ud83d1", order={"text": "-O4\ud83d"})
+    until(lambda: shown.table["ticket"] == "1")
+    assert shown.table["order"]["text"] == "-O4"
+    assert shown.table["matched"] == 11
+    ask(shown, "select", ticket="2\udc80", index=3)
+    until(lambda: shown.selected["ticket"] == "2")
+    for state in updates(shown):
+        json.dumps(state, ensure_ascii=False, default=str).encode()
+    assert Order.read({"text": "\U0001f600\ud83d"}).text == "\U0001f600"
+
+
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("descending", [False, True])
 def test_what_has_no_value_is_last(sort: str, descending: bool) -> None:

@@ -114,7 +114,7 @@ class Order(NamedTuple):
             sort if isinstance(sort, str) and sort in SORTS else "index",
             given.get("descending") is True,
             tuple(status for status in STATUSES if status in known),
-            text[:MAX_NAME] if isinstance(text, str) else "",
+            _echo(text, MAX_NAME),
         )
 
     def apply(self, rows: Sequence[JobRow]) -> list[JobRow]:
@@ -678,5 +678,9 @@ def _count(value: Any) -> int:
 
 
 def _ticket(request: dict[str, Any]) -> str:
-    ticket = request.get("ticket")
-    return ticket[:64] if isinstance(ticket, str) else ""
+    return _echo(request.get("ticket"), 64)
+
+
+def _echo(text: Any, most: int) -> str:
+    """Give a text from a browser as it can be sent back: without halves of surrogate pairs."""
+    return text[:most].encode("utf-8", "ignore").decode() if isinstance(text, str) else ""

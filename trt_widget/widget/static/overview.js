@@ -218,11 +218,13 @@ function part(className, role) {
   return element;
 }
 
-/** @param {string} className @param {() => void} onClick */
+/** One that is `aria-disabled` does nothing. @param {string} className @param {() => void} onClick */
 function button(className, onClick) {
   const element = make("button", className);
   element.type = "button";
-  element.addEventListener("click", onClick);
+  element.addEventListener("click", () => {
+    if (element.getAttribute("aria-disabled") !== "true") onClick();
+  });
   return element;
 }
 
@@ -310,10 +312,13 @@ class Session {
   #looking = new Map();
   /** When each window was asked for last. @type {Map<string, number>} */
   #said = new Map();
-  /** What the kernel has not confirmed yet. @type {{ticket: string, order: Order} | null} */
+  /** What the kernel has not confirmed yet, and the ticket that it told before. @type {{ticket: string, order: Order, before: string} | null} */
   #ordered = null;
-  /** @type {{ticket: string, index: number | null} | null} */
+  /** @type {{ticket: string, index: number | null, before: string} | null} */
   #chosen = null;
+  /** Begins the tickets of this page: others send theirs to the same kernel. */
+  #own = ticket();
+  #asks = 0;
   /** How far the kernel's clock is behind the monotonic one here. @type {number[]} */
   #offsets = [];
   /** When the kernel was last heard of, by the clock that nobody sets. */
@@ -438,16 +443,16 @@ class Session {
   sort(change) {
     if (this.#gone) return;
     const order = { ...this.order, ...change };
-    this.#ordered = { ticket: ticket(), order };
-    this.#send({ kind: "order", ...this.#ordered });
+    this.#ordered = { ticket: this.#ticket(), order, before: this.table.ticket ?? "" };
+    this.#sendOrder();
     this.changed();
   }
 
   /** @param {number | null} index */
   select(index) {
     if (this.#gone) return;
-    this.#chosen = { ticket: ticket(), index };
-    this.#send({ kind: "select", ...this.#chosen });
+    this.#chosen = { ticket: this.#ticket(), index, before: this.selected.ticket ?? "" };
+    this.#sendChoice();
     this.changed();
   }
 
@@ -461,8 +466,8 @@ class Session {
 
   changed() {
     const { table, selected, head } = this;
-    if (this.#ordered && table.ticket === this.#ordered.ticket) this.#ordered = null;
-    if (this.#chosen && selected.ticket === this.#chosen.ticket) this.#chosen = null;
+    if (this.#ordered && this.#answers(table.ticket, this.#ordered)) this.#ordered = null;
+    if (this.#chosen && this.#answers(selected.ticket, this.#chosen)) this.#chosen = null;
     if ((head.counts?.pending ?? 0) === 0) this.asked.delete("pending");
     if (!head.blocked) this.asked.delete("blocker");
     if (this.status !== "pending" && this.status !== "running") this.asked.delete("all");
@@ -470,6 +475,28 @@ class Session {
       if (status !== "pending" && status !== "running") this.asked.delete(index);
     }
     for (const listener of this.listeners) listener();
+  }
+
+  #ticket() {
+    return `${this.#own}.${++this.#asks}`;
+  }
+
+  /**
+   * Whether what the kernel tells is the answer. A new ticket of another page is one, too: of requests that came together
+   * only the last is told. An earlier one of this page is not: this request is still under way.
+   *
+   * @param {string | undefined} told @param {{ticket: string, before: string}} request
+   */
+  #answers(told = "", { ticket, before }) {
+    return told === ticket || (told !== before && !told.startsWith(`${this.#own}.`));
+  }
+
+  #sendOrder() {
+    if (this.#ordered) this.#send({ kind: "order", ticket: this.#ordered.ticket, order: this.#ordered.order });
+  }
+
+  #sendChoice() {
+    if (this.#chosen) this.#send({ kind: "select", ticket: this.#chosen.ticket, index: this.#chosen.index });
   }
 
   #awake() {
@@ -509,8 +536,8 @@ class Session {
     this.#channel = channel;
     channel?.on("comm_live_update", this.#onLive);
     // What was asked for before the connection.
-    if (this.#ordered) this.#send({ kind: "order", ...this.#ordered });
-    if (this.#chosen) this.#send({ kind: "select", ...this.#chosen });
+    this.#sendOrder();
+    this.#sendChoice();
     for (const [view, [first, count]] of this.#looking) this.#send({ kind: "look", view, first, count });
     this.#checkLive();
   }
@@ -571,6 +598,7 @@ class Row {
       this.#size,
       cell(["cancel", this.cancel]),
     );
+    countColumns(this.el);
   }
 
   get index() {
@@ -654,6 +682,11 @@ function summary({ counts = {}, total = 0 }) {
   const ended = `${whole.format(succeeded + failed + cancelled)} of ${whole.format(total)}`;
   const others = [failed > 0 ? `, ${whole.format(failed)} failed` : "", cancelled > 0 ? `, ${whole.format(cancelled)} cancelled` : ""];
   return failed + cancelled > 0 ? `${ended} ended${others.join("")}` : `${ended} done`;
+}
+
+/** Say in which column each cell is: some are not shown. @param {HTMLElement} row */
+function countColumns(row) {
+  for (const [at, each] of [...row.children].entries()) each.setAttribute("aria-colindex", String(at + 1));
 }
 
 /** A cell with its parts. @param {(string | HTMLElement)[]} parts its name first */
@@ -906,6 +939,7 @@ class View {
     const last = part("trt-q-heading trt-q-cancel", "columnheader");
     last.append(Object.assign(make("span", "trt-q-unseen"), { textContent: "Cancel" }));
     headings.append(last);
+    countColumns(headings);
     const group = part("trt-q-top", "rowgroup");
     group.append(headings);
     this.#grid.setAttribute("aria-label", "Builds");
@@ -942,6 +976,7 @@ class View {
     body.addEventListener("click", (event) => this.#onClick(event), { signal });
     body.addEventListener("keydown", (event) => this.#onKey(event), { signal });
     body.addEventListener("focusin", (event) => this.#onFocus(event), { signal });
+    body.addEventListener("focusout", (event) => this.#onBlur(event), { signal });
     this.#search.addEventListener("input", () => this.#onType(), { signal });
   }
 
@@ -1025,6 +1060,12 @@ class View {
     this.#active = row.index;
     this.#wanted = null;
     this.#schedule();
+  }
+
+  /** Who goes elsewhere waits for no row. @param {FocusEvent} event */
+  #onBlur(event) {
+    const to = event.relatedTarget;
+    if (!(to instanceof Node && this.#body.contains(to))) this.#wanted = null;
   }
 
   /** @param {KeyboardEvent} event */
@@ -1219,6 +1260,7 @@ class View {
     setStyle(this.#body, "max-height", `${MAX_ROWS_SEEN * height}px`);
     setAttribute(this.#grid, "aria-rowcount", String(matched + 1));
     setAttribute(this.#grid, "data-scrolls", matched > MAX_ROWS_SEEN ? "" : null);
+    if (matched === 0 && this.#grid.contains(document.activeElement)) this.#root.focus({ preventScroll: true });
     setShown(this.#grid, matched > 0);
     setShown(this.#empty, matched === 0);
     const filtered = order.text !== "" || order.statuses.length > 0;
@@ -1227,17 +1269,19 @@ class View {
     setShown(this.#showAll, filtered);
 
     const [first, count] = this.#window;
-    const rows = (table.rows ?? []).filter(([place]) => place >= first && place < first + count);
+    const told = table.rows ?? [];
+    const held = [...this.#rows.values()].find((row) => row.el.contains(document.activeElement));
+    // Where the row with the focus was, if another is there now or none any more.
+    const left = held && this.#leaves(held) ? Math.min(held.place, matched - 1) : null;
+    const rows = told.filter(
+      ([place, index]) => (place >= first && place < first + count) || place === left || index === held?.index,
+    );
     const wanted = new Set(rows.map(([, index]) => index));
     for (const [index, row] of this.#rows) {
       // The row with the focus stays, wherever it is now.
-      if (wanted.has(index) || row.el.contains(document.activeElement)) continue;
+      if (wanted.has(index) || row === held) continue;
       row.el.remove();
       this.#rows.delete(index);
-    }
-    if (this.#active === null || !this.#rows.has(this.#active)) {
-      const there = this.#active !== null && wanted.has(this.#active);
-      if (!there) this.#active = rows.find(([place]) => place * height >= this.#body.scrollTop)?.[1] ?? rows[0]?.[1] ?? null;
     }
     for (const sent of rows) {
       const [place, index] = sent;
@@ -1248,16 +1292,41 @@ class View {
         this.#rows.set(index, row);
         this.#tall.append(row.el);
       }
-      if (place === this.#wanted) {
+      if (place === this.#wanted && this.#body.contains(document.activeElement)) {
         this.#wanted = null;
-        this.#active = index;
-        row.el.tabIndex = 0;
-        row.el.focus({ preventScroll: true });
+        this.#focus(row);
       }
+    }
+    if (held && left !== null) {
+      if (held.el.contains(document.activeElement)) {
+        const next = rows.find(([place]) => place === left);
+        this.#focus(next && this.#rows.get(next[1]));
+      }
+      held.el.remove();
+      this.#rows.delete(held.index);
+    }
+    if (this.#active === null || !this.#rows.has(this.#active)) {
+      this.#active = rows.find(([place]) => place * height >= this.#body.scrollTop)?.[1] ?? rows[0]?.[1] ?? null;
     }
     for (const [index, row] of this.#rows) {
       row.draw(session, { height, active: index === this.#active, selected: index === session.index });
     }
+  }
+
+  /** Whether a row is not in the order any more, or out of sight while another has its place. @param {Row} row */
+  #leaves(row) {
+    const { matched = 0, rows = [] } = this.#session.table;
+    if (rows.some(([, index]) => index === row.index)) return false;
+    return row.place >= matched || rows.some(([place]) => place === row.place);
+  }
+
+  /** Give the focus to a row, or, where there is none, to the whole. @param {Row | undefined} row */
+  #focus(row) {
+    if (row) {
+      this.#active = row.index;
+      row.el.tabIndex = 0;
+    }
+    (row?.el ?? this.#root).focus({ preventScroll: true });
   }
 
   /** Hide what a saved notebook shows of the builds in place of this view. */
