@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "html", "line", "plain"]
+from typing import Any
+
+__all__ = ["duration", "html", "line", "plain", "sendable"]
 
 
 def duration(seconds: float) -> str:
@@ -38,3 +40,23 @@ def html(text: str, most: int = 80) -> str:
     from html import escape  # its table of all entities takes 2 ms to import
 
     return escape(line(text, most))
+
+
+def sendable(value: Any, _widget: object = None) -> Any:
+    """Give the state of a widget as Jupyter can send it: halves of surrogate pairs are replaced.
+
+    An exception's message or a file's name may have them; sending raises ``UnicodeEncodeError``
+    then, and the view would stand still. For the ``to_json`` of a trait.
+    """
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {sendable(key): sendable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [
+            sendable(entry) if isinstance(entry, (str, dict, list, tuple)) else entry
+            for entry in value
+        ]
+    return value

@@ -286,3 +286,23 @@ def test_shutting_the_kernel_down_during_a_build_is_clean(kernel: Kernel) -> Non
     process = kernel.manager.provisioner.process
     kernel._send("control", "shutdown_request", {"restart": False})
     assert process.wait(8) == 0
+
+
+HALF = "half of a pair: \\ud83d."
+
+
+@only("7.4.0")
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_text_that_is_no_unicode_does_not_stop_the_view(kernel: Kernel, executor: str) -> None:
+    """What a function raises may have half of a surrogate pair; Jupyter sends none."""
+    cell = (
+        f"def source():\n    raise ValueError('{HALF}')\n"
+        f"w = BuildWidget(source, executor='{executor}').start()\nw"
+    )
+    card = show(kernel, cell)
+    shown_status(kernel, card, "failed")
+    assert "half of a pair: \ufffd." in card.state["header"]["failure"]["cause"]
+    queue = f"from trt_widget import BuildQueue\nq = BuildQueue({{'one': source}}).start()\nq"
+    overview = kernel.comms[kernel.run(queue).view_ids[-1]]
+    kernel.wait_for(lambda: overview.state["head"]["status"] == "failed", what="the queue's end")
+    assert "half of a pair: \ufffd." in str(overview.state["table"]["rows"])

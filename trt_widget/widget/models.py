@@ -13,6 +13,8 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from trt_widget._text import sendable
+
 __all__ = ["BuildCard", "CancelChannel", "PhaseBar"]
 
 _STATIC = Path(__file__).parent / "static"
@@ -34,7 +36,7 @@ class PhaseBar(ipywidgets.IntProgress):
     the row's last callback, epoch seconds), ``folded`` (number of paths that this row stands for).
     """
 
-    info = traitlets.Dict().tag(sync=True)
+    info = traitlets.Dict().tag(sync=True, to_json=sendable)
 
 
 class CancelChannel(ipywidgets.Widget):
@@ -76,7 +78,7 @@ class BuildCard(anywidget.AnyWidget):
     _esm = _read("build.js")
     _css = _read("build.css")
 
-    header = traitlets.Dict().tag(sync=True)
+    header = traitlets.Dict().tag(sync=True, to_json=sendable)
     rows = traitlets.List(traitlets.Instance(PhaseBar)).tag(
         sync=True, **ipywidgets.widget_serialization
     )
@@ -86,5 +88,5 @@ class BuildCard(anywidget.AnyWidget):
     timeline = traitlets.Instance(ipywidgets.Widget, allow_none=True).tag(
         sync=True, **ipywidgets.widget_serialization
     )
-    messages: Any = traitlets.List().tag(sync=True)
-    printed = traitlets.Unicode().tag(sync=True)
+    messages: Any = traitlets.List().tag(sync=True, to_json=sendable)
+    printed = traitlets.Unicode().tag(sync=True, to_json=sendable)

@@ -26,7 +26,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
-from trt_widget._text import line
+from trt_widget._text import line, sendable
 from trt_widget.build import FINAL
 from trt_widget.queue_table import STATUSES, queue_html, queue_text, waits
 from trt_widget.widget.build_widget import BuildWidget, _cells
@@ -187,9 +187,9 @@ class Overview(anywidget.AnyWidget):
     _esm = _read("overview.js")
     _css = _read("overview.css")
 
-    head = traitlets.Dict().tag(sync=True)
-    table = traitlets.Dict().tag(sync=True)
-    selected = traitlets.Dict().tag(sync=True)
+    head = traitlets.Dict().tag(sync=True, to_json=sendable)
+    table = traitlets.Dict().tag(sync=True, to_json=sendable)
+    selected = traitlets.Dict().tag(sync=True, to_json=sendable)
     card = traitlets.Instance(BuildWidget, allow_none=True).tag(
         sync=True, **ipywidgets.widget_serialization
     )

@@ -29,6 +29,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from trt_widget._text import sendable
 from trt_widget.build import FINAL
 from trt_widget.errors import OptionError
 from trt_widget.phases import STATUSES
@@ -115,7 +116,7 @@ class Timeline(anywidget.AnyWidget):
     _esm = _read("timeline.js")
     _css = _read("timeline.css")
 
-    data = traitlets.Dict().tag(sync=True)
+    data = traitlets.Dict().tag(sync=True, to_json=sendable)
     channel = traitlets.Instance(CancelChannel, allow_none=True).tag(
         sync=True, **ipywidgets.widget_serialization
     )
