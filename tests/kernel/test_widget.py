@@ -302,7 +302,7 @@ def test_text_that_is_no_unicode_does_not_stop_the_view(kernel: Kernel, executor
     card = show(kernel, cell)
     shown_status(kernel, card, "failed")
     assert "half of a pair: \ufffd." in card.state["header"]["failure"]["cause"]
-    queue = f"from trt_widget import BuildQueue\nq = BuildQueue({{'one': source}}).start()\nq"
+    queue = "from trt_widget import BuildQueue\nq = BuildQueue({'one': source}).start()\nq"
     overview = kernel.comms[kernel.run(queue).view_ids[-1]]
     kernel.wait_for(lambda: overview.state["head"]["status"] == "failed", what="the queue's end")
     assert "half of a pair: \ufffd." in str(overview.state["table"]["rows"])
