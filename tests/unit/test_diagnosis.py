@@ -414,7 +414,6 @@ def test_the_drivers_line_beside_another_error_is_noise() -> None:
         (46, "The GPU cannot be used (cudaError 46): it is busy", "device="),
         (209, "TensorRT 10.9.0 has no code that this machine's GPU can run", "target="),
         (700, "A call to CUDA failed in the build (cudaError 700).", "start the kernel anew"),
-        (100, "A call to CUDA failed in the build: there is no", "with a GPU"),
         (4711, "A call to CUDA failed in the build (cudaError 4711).", "nvidia-smi"),
     ],
 )
@@ -425,6 +424,16 @@ def test_an_error_of_cuda_beside_a_gpu(code: int, cause: str, remedy: str) -> No
     assert remedy in error.remedy
     assert error.evidence == (words,)
     assert error.messages == ("[z.cpp] unknown", words)
+
+
+@pytest.mark.usefixtures("_old_driver")
+def test_a_gpu_that_cuda_does_not_see_any_more_is_none() -> None:
+    """It was there when it was asked for: hidden since, or lost."""
+    words = "IBuilder::x: Error Code 1: Cuda Runtime (In y at /z.cpp:1 (cudaError 100: none))"
+    error = diagnosis.explain_failure(FULL, [said(words)])
+    assert error.cause.startswith("A call to CUDA failed in the build: there is no")
+    assert "with a GPU" in error.remedy
+    assert error.evidence[0] == words
 
 
 @pytest.mark.parametrize(
