@@ -23,6 +23,7 @@ import tensorrt_rtx as trt
 from tests.bench.inside import (
     Emitter,
     OnlyTrue,
+    bare_build,
     calls,
     cpu_of_children,
     last_state,
@@ -77,7 +78,7 @@ def timed_build(how: str, path: str, *, busy: bool) -> None:
     """Build while this kernel waits or, ``busy``, runs pure Python; print four times in seconds.
 
     ``how`` is the widget's executor; ``"plain"``: without a monitor, in a process of its own; or
-    ``"bare"``: without a monitor, in a thread of this kernel.
+    ``"bare"``: without a monitor, in a thread of this kernel, which waits.
 
     The first is how long it was inside TensorRT: in ``build_serialized_network``, without parsing.
     The second is the CPU time of its process, from its start to its end (of a thread's build: 0).
@@ -87,13 +88,11 @@ def timed_build(how: str, path: str, *, busy: bool) -> None:
     used = cpu_of_children()
     start = perf_counter()
     if how == "bare":
-        ended: list[float] = []
-        thread = threading.Thread(target=lambda: ended.extend(_bare_build(path)))
+        moments: list[float] = []
+        thread = threading.Thread(target=lambda: moments.extend(bare_build(path)))
         thread.start()
-        if busy:
-            _loop_until(lambda: not thread.is_alive())
         thread.join()
-        begun, there = ended
+        begun, there = moments
         print(json.dumps([there - begun, 0.0, there - start, begun - start]))
         return
     if how == "plain":
@@ -130,18 +129,6 @@ def timed_build(how: str, path: str, *, busy: bool) -> None:
     begun = widget.build._origin + ready[0] - start
     widget.close()
     print(json.dumps([took, cpu_of_children() - used, there - start, begun]))
-
-
-def _bare_build(path: str) -> tuple[float, float]:
-    """Build as :data:`PLAIN` does; give when TensorRT began, and when it had ended."""
-    builder = trt.Builder(logger := trt.Logger(trt.Logger.ERROR))
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, logger)
-    assert parser.parse_from_file(path)
-    config = builder.create_builder_config()
-    start = perf_counter()
-    assert builder.build_serialized_network(network, config)
-    return start, perf_counter()
 
 
 def _loop_until(done: Callable[[], bool]) -> None:

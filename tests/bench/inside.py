@@ -194,24 +194,28 @@ def _wait_for(widget: BuildWidget, start: float) -> None:
 
 
 def _build_alone(path: str, start: float) -> None:
-    _build(path)
+    bare_build(path)
     _built(perf_counter() - start)
 
 
 def first_build(path: str) -> None:
     """Print the seconds of a build without a monitor, the first of this process."""
     start = perf_counter()
-    _build(path)
+    bare_build(path)
     print(perf_counter() - start)
 
 
-def _build(path: str) -> None:
+def bare_build(path: str) -> tuple[float, float]:
+    """Build without a monitor; give when TensorRT began, and when the engine was there."""
     builder = trt.Builder(logger := trt.Logger(trt.Logger.ERROR))
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
     assert parser.parse_from_file(path)
-    assert builder.build_serialized_network(network, builder.create_builder_config())
+    config = builder.create_builder_config()
+    start = perf_counter()
+    assert builder.build_serialized_network(network, config)
+    return start, perf_counter()
 
 
 def _built(seconds: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cuda_driver import NO_DEVICE, ONE_DEVICE, Driver
 from tests.kernel.harness import ROOT
+from tests.scripts import lines_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,17 +50,8 @@ print(json.dumps([os.getpid(), found]))
 def builds(driver: Driver, executor: str, many: int = 1, **options: Any) -> tuple[int, list[Any]]:
     """Build in a fresh process; give its id, and device, notes and moments of each build."""
     given = json.dumps([executor, many, options])
-    done = subprocess.run(
-        [sys.executable, "-c", BUILDS, given],
-        env={**driver.environ, "TRT_WIDGET_HISTORY": "off"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    pid, found = json.loads(done.stdout.splitlines()[-1])
+    environ = {**driver.environ, "TRT_WIDGET_HISTORY": "off"}
+    pid, found = json.loads(lines_of(BUILDS, given, environ=environ)[-1])
     return pid, found
 
 
@@ -118,17 +110,9 @@ print(json.dumps([hidden, told]))
 def test_a_child_in_which_cuda_may_see_other_gpus_asks_itself(tmp_path: Path) -> None:
     """A function that may hide them, another order of the GPUs, or a build for the one here."""
     driver = Driver(tmp_path, answer=ONE_DEVICE)
-    done = subprocess.run(
-        [sys.executable, "-c", CHANGES],
-        env={**driver.environ, "TRT_WIDGET_HISTORY": "off"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [["compiled"] * 3, ["compiled"] * 3]
+    environ = {**driver.environ, "TRT_WIDGET_HISTORY": "off"}
+    told = json.loads(lines_of(CHANGES, environ=environ)[-1])
+    assert told == [["compiled"] * 3, ["compiled"] * 3]
     # The three with a function, the first of the two without, the one whose order is another (since
     # before its start), and the one for this GPU; TensorRT starts CUDA for that one, too.
     ours = [one.pid for one in driver.started() if "libffi" in one.caller]

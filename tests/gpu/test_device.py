@@ -13,6 +13,7 @@ from tests import models
 from tests.gpu.conftest import can_run, words
 from tests.gpu.device import DRY, ROOT
 from tests.gpu.probe import for_this_gpu
+from tests.scripts import lines_of
 from trt_widget import Build, BuildCrashed, BuildFailed
 from trt_widget.backend import find_backend, gpus
 from trt_widget.errors import ConfigureFailed, OptionRejected
@@ -160,18 +161,9 @@ def test_a_notebook_that_watches_a_child_does_not_lose_cuda_in_its_forks(
     executor: str, figures: Figures
 ) -> None:
     """Data loaders fork, say. A build in a thread starts CUDA here, by asking for the GPUs."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, executor],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
+    said = lines_of(FORKS, executor)
     figures.say(f"CUDA in a fork after builds by executor {executor}: {' '.join(said)}")
-    assert said[-1] == ("refused" if executor == "thread" else "started"), done.stdout
+    assert said[-1] == ("refused" if executor == "thread" else "started"), said
 
 
 #: A notebook with PyTorch: its tensors live on the GPU while builds run in both executors.
@@ -203,16 +195,7 @@ print(json.dumps([
 @pytest.mark.skipif(DRY, reason="needs CUDA")
 def test_builds_beside_pytorch_on_the_same_gpu() -> None:
     pytest.importorskip("torch", reason="PyTorch is missing")
-    done = subprocess.run(
-        [sys.executable, "-c", TORCH],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    same, device, name = json.loads(done.stdout.splitlines()[-1])
+    same, device, name = json.loads(lines_of(TORCH)[-1])
     assert same
     assert device == name
 

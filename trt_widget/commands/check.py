@@ -475,6 +475,7 @@ def _run_apart(
         for reader in readers:
             if reader.ident is not None:
                 reader.join(_LEAVE_S)
+    stacks = heard.stacks()
     if heard.found is not None:
         found = heard.found
     else:
@@ -485,9 +486,8 @@ def _run_apart(
             "interrupted": "interrupted",
         }[how]
         status = NOT_RUN if how == "interrupted" else FAILED
-        found = {"status": status, "seen": f"{seen}{_place(heard.stacks())}{heard.last_words()}"}
-    stacks = {"stacks": heard.stacks()} if heard.stacks() else {}
-    return {**found, **stacks, **heard.events()}, how
+        found = {"status": status, "seen": f"{seen}{_place(stacks)}{heard.last_words()}"}
+    return {**found, **({"stacks": stacks} if stacks else {}), **heard.events()}, how
 
 
 def _place(stacks: list[str]) -> str:

@@ -118,7 +118,6 @@ class ProcessExecutor(Intake, InTurn):
         self._printed = _Printed()
         self._gone = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._visible = what_is_visible()
         self._memory: MemoryWatch | None = None
         self._peak: int | None = None
         self._notes: list[str] = []
@@ -248,6 +247,7 @@ class ProcessExecutor(Intake, InTurn):
             # Its own session: the kernel's Interrupt goes to the kernel's process group.
             more["start_new_session"] = True
             more["pass_fds"] = scratch.inherited
+        #: What decides which GPUs the child sees; read when it is started.
         self._visible = what_is_visible()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
