@@ -4,8 +4,9 @@ Needs nothing but Python 3.10 or newer. Makes the virtual environment ``.venv-te
 until pyproject.toml changes; installs Chromium and Node.js with apt where they are missing. Every
 step runs, whatever the ones before it said, and counts as one test where it isn't made of tests.
 Two steps run at a time, since most tests wait for processes rather than compute: each line of the
-output begins with the name of its step, and each step has its own folder for temporary files. The
-last line is ``N passed, N failed``.
+output begins with the name of its step, and each step has its own folder for temporary files. What
+failed is told once more at the end, where it is read even if only the end was kept. The last line
+is ``N passed, N failed``.
 
 ``python3 tests/run.py unit browser`` runs those steps only. ``--jobs 1`` runs one at a time.
 ``--no-install`` installs nothing and uses the environment of the Python that runs this script, or
@@ -30,8 +31,9 @@ import time
 import traceback
 import venv
 import xml.etree.ElementTree as ET
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +49,8 @@ STUBS = "tensorrt-stubs==10.13.0.35.1"
 # The Python side of full TensorRT, whose libraries are not there: see tests/full/bindings.py.
 BINDINGS = ("10.16.1.11", "11.4.0.106")
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+#: How many failures are told once more at the end, and of each how many of its last lines.
+TOLD, TOLD_LINES = 8, 40
 
 
 #: Set by Ctrl-C: nothing more is begun, and what runs is ended.
@@ -60,6 +64,8 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    failures: list[tuple[str, list[str]]] = field(default_factory=list)
+    """What failed, by its name, each with the last lines of what it said."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +80,12 @@ class Check:
 
     def run(self, env: Env) -> Outcome:
         """Run every command, as many at a time as there are cores, also after one has failed."""
-        if self.first is not None and env.call(self.first):
-            return Outcome(failed=1)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            codes = list(pool.map(env.call, self.commands))
-        return Outcome(failed=1) if any(codes) else Outcome(passed=1)
+        ran = [env.call(self.first)] if self.first is not None else []
+        if not any(each.code for each in ran):
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                ran += pool.map(env.call, self.commands)
+        failures = [(each.command, each.lines) for each in ran if each.code]
+        return Outcome(failed=1, failures=failures) if failures else Outcome(passed=1)
 
 
 @dataclass(frozen=True)
@@ -93,26 +100,31 @@ class Tests:
         """Run pytest and count from the report that it writes."""
         report = RESULTS / f"{self.name}.xml"
         report.unlink(missing_ok=True)
-        code = env.call(("python", "-m", "pytest", f"--junitxml={report}", *self.arguments))
+        ran = env.call(("python", "-m", "pytest", f"--junitxml={report}", *self.arguments))
         if not report.exists():
-            return Outcome(failed=1)
-        failed: set[tuple[str | None, str | None]] = set()
-        skipped, cases = failed.copy(), failed.copy()
+            return Outcome(failed=1, failures=[(ran.command, ran.lines)])
+        failures: dict[tuple[str | None, str | None], list[str]] = {}
+        skipped: set[tuple[str | None, str | None]] = set()
+        cases = skipped.copy()
         # A report that pytest has just written here, not a stranger's XML. A test that fails and
         # whose teardown fails too is in it twice.
         for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314
             name = (case.get("classname"), case.get("name"))
             cases.add(name)
-            tags = {child.tag for child in case}
-            if tags & {"failure", "error"}:
-                failed.add(name)
-            elif "skipped" in tags:
+            said = [child for child in case if child.tag in {"failure", "error"}]
+            if said:
+                lines = failures.setdefault(name, [])
+                lines += [line for each in said for line in (each.text or "").splitlines()]
+            elif case.find("skipped") is not None:
                 skipped.add(name)
-        skipped -= failed
-        outcome = Outcome(len(cases - failed - skipped), len(failed), len(skipped))
+        skipped -= failures.keys()
+        passed = len(cases - failures.keys() - skipped)
+        outcome = Outcome(passed, len(failures), len(skipped))
+        outcome.failures = [(f"{place}::{name}", said) for (place, name), said in failures.items()]
         # Such as "no tests were collected", or a crash after the report.
-        if code != 0 and outcome.failed == 0:
+        if ran.code != 0 and outcome.failed == 0:
             outcome.failed = 1
+            outcome.failures = [(ran.command, ran.lines)]
         return outcome
 
 
@@ -184,6 +196,17 @@ STEPS: tuple[Check | Tests, ...] = (
 
 
 @dataclass(frozen=True)
+class Ran:
+    """A command that has run."""
+
+    command: str
+    code: int
+    """Its exit status."""
+    lines: list[str] = field(default_factory=list)
+    """The last ones that it printed."""
+
+
+@dataclass(frozen=True)
 class Env:
     """The virtual environment that the steps run in."""
 
@@ -212,9 +235,10 @@ class Env:
             sys.stdout.write(f"{self.label}{line}\n")
             sys.stdout.flush()
 
-    def call(self, command: Sequence[str]) -> int:
-        """Run a command of the environment in the project's folder; return its exit status."""
+    def call(self, command: Sequence[str]) -> Ran:
+        """Run a command of the environment in the project's folder, and print what it prints."""
         program, *arguments = command
+        written = " ".join(command)
         if program == "python":
             program = str(self.python)
         elif program == "tsc":
@@ -231,8 +255,8 @@ class Env:
             environ["TRT_WIDGET_TEST_STACKS"] = str(self.stacks)
         environ.pop("PYTHONPATH", None)
         if stopping.is_set():
-            return 130
-        self.say(f"$ {' '.join(command)}")
+            return Ran(written, 130)
+        self.say(f"$ {written}")
         # A file and no pipe: what a test leaves running would keep that open.
         descriptor, path = tempfile.mkstemp(".log", dir=self.folder or None)
         os.close(descriptor)
@@ -244,8 +268,9 @@ class Env:
                 )
             except FileNotFoundError as error:
                 self.say(str(error))
-                return 127
+                return Ran(written, 127, [str(error)])
             code, begun = None, ""
+            last: deque[str] = deque(maxlen=TOLD_LINES)
             try:
                 while code is None:
                     if stopping.is_set():
@@ -253,13 +278,15 @@ class Env:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         code = process.wait(0.5)
                     *lines, begun = (begun + log.read()).split("\n")
+                    last.extend(lines)
                     for line in lines:
                         self.say(line)
             finally:
                 process.kill()
             if begun:
+                last.append(begun)
                 self.say(begun)
-        return code
+        return Ran(written, code, list(last))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -282,8 +309,9 @@ def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, f
         try:
             outcome = step.run(own)
         except Exception:  # noqa: BLE001 - whatever it is, the other steps run and are counted
-            outcome = Outcome(failed=1)
-            for line in traceback.format_exc().splitlines():
+            lines = traceback.format_exc().splitlines()
+            outcome = Outcome(failed=1, failures=[(step.title, lines)])
+            for line in lines:
                 own.say(line)
         if stacks.exists():
             for line in stacks.read_text("utf-8", errors="replace").splitlines():
@@ -291,6 +319,19 @@ def run_step(step: Check | Tests, env: Env, label: str) -> tuple[str, Outcome, f
         seconds = time.monotonic() - before
         own.say(f"--- {outcome.passed} passed, {outcome.failed} failed: {seconds:.1f} s")
     return step.name, outcome, seconds
+
+
+def tell_failures(rows: Sequence[tuple[str, Outcome, float]]) -> None:
+    """Print what failed in all steps: every name, and of the first ones the last lines."""
+    failures = [(step, *each) for step, outcome, _ in rows for each in outcome.failures]
+    for step, name, lines in failures[:TOLD]:
+        print(f"\n=== failed: {step}: {name}")
+        if len(lines) > TOLD_LINES:
+            print(f"... {len(lines) - TOLD_LINES} lines before these")
+        print(*lines[-TOLD_LINES:], sep="\n")
+    if failures[TOLD:]:
+        print("\n=== failed, too")
+        print(*(f"{step}: {name}" for step, name, _ in failures[TOLD:]), sep="\n")
 
 
 def find_chromium() -> str | None:
@@ -411,6 +452,7 @@ def main() -> int:
                 each.cancel()
     rows += [each.result() for each in running if not each.cancelled()]
 
+    tell_failures(rows)
     print(f"\n{'step':<12}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for name, outcome, seconds in rows:
         counts = f"{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}"
