@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.harness import Chromium, Lab, Notebook, Notebook7, ServedPage, Voila
 
@@ -41,6 +42,14 @@ def pytest_runtest_makereport(
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
+
+
+@pytest.fixture(autouse=True, scope="package")
+def patience() -> Iterator[None]:
+    """Wait for longer than playwright does by itself: builds of others take the machine, too."""
+    expect.set_options(timeout=30_000)
+    yield
+    expect.set_options(timeout=5_000)  # its default
 
 
 # Not for the session: playwright keeps an event loop running in this thread, and tests elsewhere

@@ -91,9 +91,9 @@ def beat(made: BuildCard, **changes: Any) -> BuildCard:
     return made
 
 
-def touch(made: BuildCard, **changes: Any) -> None:
-    """Let TensorRT call for the last row."""
-    made.rows[-1].info = {**made.rows[-1].info, "touched": time.time(), **changes}
+def touch(made: BuildCard, *, ahead: float = 0, **changes: Any) -> None:
+    """Let TensorRT call for the last row, as if ``ahead`` seconds from now."""
+    made.rows[-1].info = {**made.rows[-1].info, "touched": time.time() + ahead, **changes}
 
 
 def extend(made: BuildCard) -> None:

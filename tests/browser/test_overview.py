@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import expect
 
@@ -15,8 +14,6 @@ from tests.browser.test_saved import copied
 from tests.browser.test_widget import AXE, HOSTILE, TOOLS, is_running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Locator
 
     from tests.browser.conftest import Keep, OpenNotebook
@@ -53,14 +50,6 @@ COLUMNS = """view => [...view.querySelectorAll('[role=row]')].flatMap(row =>
     [...row.children].filter((each, at) => each.ariaColIndex !== String(at + 1))
 ).map(each => each.className)"""
 MANY = "from trt_widget.widget.overview import Overview\nq = fake_queue(500)\no = Overview(q)\no"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def patience() -> Iterator[None]:
-    """Wait for longer than playwright does by itself: builds of others take the machine, too."""
-    expect.set_options(timeout=20_000)
-    yield
-    expect.set_options(timeout=5_000)  # its default
 
 
 def opened(open_notebook: OpenNotebook, *cells: str, setup: str = SETUP) -> Notebook:
@@ -377,6 +366,8 @@ def test_rows_that_come_late_leave_the_focus_where_one_types(open_notebook: Open
     notebook = opened(open_notebook, MANY, "x", setup=FAKE)
     notebook.run(1)
     shown = view(notebook)
+    # The kernel's main thread, which is to hold the lock, answers nothing itself.
+    notebook.wait_subshells()
     press = notebook.page.keyboard.press
     row(shown, "model-0000-o0").focus()
     notebook.kernel("o._lock.acquire()")
@@ -454,6 +445,7 @@ o._take = both
     notebook = opened(open_notebook, MANY, setup=FAKE)
     notebook.run(1)
     shown = view(notebook)
+    notebook.wait_subshells()
     expect(row(shown, "model-0000-o0")).to_be_visible()
     notebook.kernel(other)
     shown.get_by_role("columnheader", name="Build").get_by_role("button").click()

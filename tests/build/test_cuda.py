@@ -136,7 +136,7 @@ def test_who_waits_for_the_gpu_asks_once_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
 def test_tensorrt_parses_while_cuda_starts(executor: str, tmp_path: Path) -> None:
-    driver = Driver(tmp_path, milliseconds=1_500)
+    driver = Driver(tmp_path, milliseconds=6_000)
     _, [(_, _, at)] = builds(driver, executor)
     (started,) = driver.started()
     assert at["LogMessage"] < started.ended

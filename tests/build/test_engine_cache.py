@@ -200,7 +200,7 @@ def test_it_can_be_stopped_while_the_model_is_read(
     assert (result.status, result.ended_by) == ("cancelled", "before build")
     assert result.reason == ("user" if stop == "cancel" else "deadline")
     assert result.stop_latency_s is not None
-    assert result.stop_latency_s < 10
+    assert result.stop_latency_s < 25
     assert cache.info() == (0, 0)
 
 

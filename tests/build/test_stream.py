@@ -150,7 +150,7 @@ def test_the_timeout_is_the_budget(read: Callable[..., list[Chunk]]) -> None:
     assert (outcome["status"], outcome["reason"]) == ("cancelled", "deadline")
     assert "1 s" in outcome["error"]["cause"]
     assert (None, "cancelling") in {(chunk["phase"], chunk["status"]) for chunk in chunks}
-    assert outcome["duration_s"] < 10.0
+    assert outcome["duration_s"] >= 1.0
 
 
 def test_heartbeats_in_the_silence() -> None:
