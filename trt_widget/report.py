@@ -213,6 +213,10 @@ def _facts(record: Record) -> list[tuple[str, str]]:
         ("Built in", _PLACES.get(record.executor, record.executor)),
         ("Package", f"{record.backend} {record.version}"),
     ]
+    target = record.options.get("target")
+    if isinstance(target, list) and target:
+        mine = target == ["CURRENT"]
+        facts.append(("Built for", "this GPU only" if mine else ", ".join(target)))
     if result is not None:
         optional = [
             ("Device", result.device),

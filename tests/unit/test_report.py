@@ -298,6 +298,21 @@ def test_what_was_known_of_the_time_and_the_timing_cache() -> None:
         assert facts.get("Timing cache") == said
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ([], None),
+        (None, None),
+        (["CURRENT"], "this GPU only"),
+        (["SM86", "<SM120>"], "SM86, <SM120>"),
+    ],
+)
+def test_for_which_gpus_it_was_built(target: object, said: str | None) -> None:
+    page = checked(dataclasses.replace(record_of([]), options={"target": target}))
+    facts = dict(zip(page.words[2::2], page.words[3::2], strict=False))
+    assert facts.get("Built for") == said
+
+
 # ------------------------------------------------------------------ what a notebook keeps
 
 
