@@ -86,7 +86,7 @@ class Chromium:
             extra_http_headers={"Authorization": f"token {token}"} if token else {},
             reduced_motion="reduce",
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         return context
 
     def __enter__(self) -> Self:
@@ -442,7 +442,7 @@ class Notebook(ServedPage):
 
     # the kernel
 
-    def wait_idle(self, timeout: float = 30) -> None:
+    def wait_idle(self, timeout: float = 60) -> None:
         """Wait until the kernel is connected and has nothing to do.
 
         In JupyterLab only the status bar tells: a notebook's ``data-status`` is "idle" before there
@@ -526,13 +526,13 @@ class Notebook(ServedPage):
             index,
         )
 
-    def wait(self, index: int, timeout: float = 30) -> None:
+    def wait(self, index: int, timeout: float = 60) -> None:
         """Wait until a cell that was started has ended."""
         self.page.wait_for_function(
             "index => window.runs[index].ended", arg=index, timeout=timeout * 1000
         )
 
-    def run(self, index: int, timeout: float = 30) -> None:
+    def run(self, index: int, timeout: float = 60) -> None:
         """Run a cell and wait for its end."""
         self.start(index)
         self.wait(index, timeout)

@@ -65,7 +65,7 @@ def card(notebook: Notebook, index: int) -> Locator:
     return notebook.output(index).locator(".trt-build")
 
 
-def shown(notebook: Notebook, index: int, status: str, timeout: float = 20) -> Locator:
+def shown(notebook: Notebook, index: int, status: str, timeout: float = 60) -> Locator:
     """Wait until a cell's card is in this state; give it."""
     view = card(notebook, index)
     expect(view).to_have_attribute("data-status", status, timeout=timeout * 1000)

@@ -94,7 +94,7 @@ def statuses(build: Build) -> list[str]:
     return seen
 
 
-def until(condition: Callable[[], Any], timeout: float = 30.0) -> None:
+def until(condition: Callable[[], Any], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -685,7 +685,7 @@ def test_whatever_a_users_function_raises_nobody_waits_for_ever(
 
     build = Build(models.mlp(), configure=configure).start()
     with pytest.raises(BuildFailed):
-        build.wait(timeout=20)
+        build.wait(timeout=60)
     assert build.status == "failed"
 
 
@@ -744,7 +744,7 @@ def test_a_subscriber_that_wants_to_leave_is_dropped_too(error: type[BaseExcepti
         raise error
 
     build.subscribe(bad)
-    assert build.start().wait(20)
+    assert build.start().wait(60)
 
 
 def test_a_filter_of_the_log_that_raises_does_not_end_the_build() -> None:
@@ -759,7 +759,7 @@ def test_a_filter_of_the_log_that_raises_does_not_end_the_build() -> None:
     try:
         build = Build(models.mlp())
         build.subscribe(lambda events: events.clear() or events[0])
-        assert build.start().wait(20)
+        assert build.start().wait(60)
     finally:
         for logger in loggers:
             logger.removeFilter(bad)
@@ -778,7 +778,7 @@ def test_what_a_build_calls_itself_cannot_wait_for_it() -> None:
     # (A build itself cannot travel, and a child could not wait for it either.)
     build = Build(models.mlp(), configure=wait, executor="thread")
     stop = build.subscribe(lambda _events: (stop(), wait()))
-    assert build.start().wait(20)
+    assert build.start().wait(60)
     assert len(caught) == 2
     assert "cannot be waited for" in str(caught[0])
 
@@ -791,7 +791,7 @@ def test_a_start_that_takes_longer_than_a_drain(monkeypatch: pytest.MonkeyPatch)
         queue(ticket)
 
     monkeypatch.setattr(GATE, "queue", slowly)
-    assert Build(models.mlp()).start().wait(20)
+    assert Build(models.mlp()).start().wait(60)
 
 
 @pytest.mark.parametrize("which", [1, 2])
@@ -813,8 +813,8 @@ def test_without_a_thread_nobody_waits_for_ever(
         with pytest.raises(RuntimeError, match="new thread"):
             build.start()
     with pytest.raises(BuildFailed, match="could not be started"):
-        build.wait(20)
-    assert Build(models.mlp()).start().wait(20)
+        build.wait(60)
+    assert Build(models.mlp()).start().wait(60)
 
 
 def test_ctrl_c_in_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -830,9 +830,9 @@ def test_ctrl_c_in_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(KeyboardInterrupt):
             build.start()
     with pytest.raises(BuildCancelled) as caught:
-        build.wait(20)
+        build.wait(60)
     assert caught.value.reason == "interrupt"
-    assert Build(models.mlp()).start().wait(20)
+    assert Build(models.mlp()).start().wait(60)
 
 
 def test_stopping_a_pending_build_is_timed_from_the_request() -> None:
@@ -865,12 +865,12 @@ def test_names_that_are_no_text_are_the_models_fault(tmp_path: Path) -> None:
     data = models.mlp().SerializeToString()
     build = Build(data.replace(b"relu1", b"\xff" * 5).replace(b"Relu", b"Re\xff\xff")).start()
     with pytest.raises(SourceError, match="not UTF-8"):
-        build.wait(20)
+        build.wait(60)
     if sys.platform == "linux":
         path = tmp_path / os.fsdecode(b"\xff.onnx")
         path.write_bytes(data)
         with pytest.raises(SourceError, match="not UTF-8"):
-            Build(path).start().wait(20)
+            Build(path).start().wait(60)
 
 
 def test_close_cancels_and_nothing_is_kept_alive() -> None:
@@ -970,10 +970,10 @@ def test_a_config_can_be_used_again_after_a_cancel() -> None:
     stopped.subscribe(lambda _events: None)
     own.request_cancel()  # the caller's own monitor stops this one
     with pytest.raises(BuildCancelled):
-        stopped.start().wait(20)
+        stopped.start().wait(60)
     assert config.progress_monitor is own
     config.progress_monitor = None
-    assert Build(**kept).start().wait(20)
+    assert Build(**kept).start().wait(60)
     assert config.progress_monitor is None
 
 
@@ -1123,10 +1123,10 @@ def test_a_forked_child_starts_afresh(executor: str) -> None:
         child = os.fork()
         if child == 0:
             try:
-                build.wait(20)
+                build.wait(60)
             except BuildFailed:
                 print("child: no such build", flush=True)
-            print("child:", len(Build(models.mlp()).start().wait(20)) > 1000, flush=True)
+            print("child:", len(Build(models.mlp()).start().wait(60)) > 1000, flush=True)
             sys.exit(0)
         print("left with", os.waitpid(child, 0)[1], flush=True)
         build.request_cancel()

@@ -259,7 +259,7 @@ def test_one_at_a_time_where_a_job_says_exclusive() -> None:
     assert queue["b"].waiting_for == "a"
     assert (queue["a"].status, queue["b"].status) == ("running", "pending")
     queue.request_cancel()
-    queue.wait(30)
+    queue.wait(60)
     assert queue.status == "cancelled"
 
 
@@ -336,7 +336,7 @@ def test_one_all_that_wait_and_all_can_be_cancelled() -> None:
     assert not queue.request_cancel(pending=True)
     assert queue.request_cancel()
     assert queue.status == "cancelling"
-    queue.wait(30)
+    queue.wait(60)
     assert queue.status == "cancelled"
     assert queue.counts()["cancelled"] == 6
     assert not queue.request_cancel()
@@ -401,7 +401,7 @@ def test_a_second_queue_waits_and_a_cancel_lets_it_go() -> None:
     assert (first.waiting_for, second.waiting_for, third.waiting_for) == (None, "one", "one")
     assert (second.status, second["b"].status) == ("pending", "pending")
     assert dropped.request_cancel()
-    dropped.wait(10)
+    dropped.wait(60)
     assert dropped.status == "cancelled"
     assert second.cancel_blocker()
     second.wait(60)
@@ -454,7 +454,7 @@ def test_a_wait_has_an_end_and_does_not_wait_for_itself(caplog: pytest.LogCaptur
         with pytest.raises(TimeoutError, match=r"still running after 0\.05 s"):
             queue.wait(0.05)
         queue.close()
-        queue.wait(30)
+        queue.wait(60)
     assert len(broken_calls) == 1
     assert sum("is dropped" in message for message in caplog.messages) == 1
     caplog.clear()  # the frames of what was raised hold the queue
@@ -468,7 +468,7 @@ def test_there_is_a_sign_of_life_while_nothing_changes() -> None:
     queue.start()
     until(lambda: sum(not changed for changed in calls) >= 2)
     queue["a"].build.kill()
-    queue.wait(30)
+    queue.wait(60)
     assert calls[-1] or queue.status == "cancelled"
 
 
@@ -622,7 +622,7 @@ def test_a_forked_process_has_nothing_to_wait_for() -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            queue.wait(30)
+            queue.wait(60)
         except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
             os.write(write, type(error).__name__.encode())
         finally:
@@ -633,4 +633,4 @@ def test_a_forked_process_has_nothing_to_wait_for() -> None:
     os.waitpid(pid, 0)
     assert queue["a"].status == "running"
     queue.request_cancel()
-    queue.wait(30)
+    queue.wait(60)

@@ -94,7 +94,7 @@ def test_a_child_may_not_name_a_file_of_its_choice_as_the_engine(tmp_path: Path)
     configure = forged(end(engine=str(secret), engine_bytes=6))
     build = Build(models.mlp(), configure=configure, executor="process").start()
     with pytest.raises(BuildFailed):
-        build.wait(30)
+        build.wait(60)
     assert build.engine is None
 
 
@@ -106,7 +106,7 @@ def test_an_engine_that_is_a_fifo_does_not_hang_the_build(tmp_path: Path) -> Non
     build = Build(models.mlp(), configure=configure, executor="process").start()
     try:
         with pytest.raises(BuildFailed):
-            build.wait(15)
+            build.wait(60)
     finally:
         if build.result is None:  # let go of the thread that opens it
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
@@ -118,7 +118,7 @@ def test_a_fork_in_a_function_does_not_spoil_the_engine() -> None:
         os.fork()
 
     build = Build(models.mlp(), configure=configure, executor="process").start()
-    assert build.wait(30)
+    assert build.wait(60)
 
 
 @posix
@@ -131,7 +131,7 @@ def test_a_parent_without_standard_streams_builds(tmp_path: Path, closed: tuple[
         for text in sys.argv[2:]:
             os.close(int(text))
         try:
-            said = str(len(Build(model, executor="process").start().wait(30)))
+            said = str(len(Build(model, executor="process").start().wait(60)))
         except BaseException as error:
             said = repr(error)
         open(sys.argv[1], "w").write(said)
@@ -160,7 +160,7 @@ def test_a_parent_without_standard_streams_builds(tmp_path: Path, closed: tuple[
 def test_an_end_that_contradicts_itself_is_a_failure(said: dict[str, Any]) -> None:
     build = Build(models.mlp(), configure=forged(end(**said)), executor="process").start()
     with pytest.raises(BuildFailed) as caught:
-        build.wait(30)
+        build.wait(60)
     assert build.status == build.result.status == "failed"
     assert "defect of trt_widget" not in str(caught.value)
 
@@ -169,7 +169,7 @@ def test_an_end_that_contradicts_itself_is_a_failure(said: dict[str, Any]) -> No
 def test_a_time_of_the_child_is_not_believed_past_the_clock() -> None:
     configure = forged(end(time=1e300, status="failed"))
     build = Build(models.mlp(), configure=configure, executor="process").start()
-    build.wait_ended(30)
+    build.wait_ended(60)
     assert 0.0 <= build.result.duration_s < 60.0
 
 
@@ -189,7 +189,7 @@ def test_sums_that_are_too_large_leave_the_tables_readable() -> None:
         }
     )
     build = Build(models.mlp(), configure=forged(line), executor="process").start()
-    build.wait_ended(30)
+    build.wait_ended(60)
     assert build.timings is not None
 
 
@@ -229,7 +229,7 @@ def test_a_child_that_cannot_send_its_end_does_not_stay_forever() -> None:
     build = Build(models.mlp(), configure=configure, executor="process", grace=0).start()
     try:
         with pytest.raises(BuildFailed):
-            build.wait(20)
+            build.wait(60)
     finally:
         build.close()
         build.wait_ended()
@@ -242,7 +242,7 @@ def test_a_letter_that_is_printed_in_two_halves_stays_a_letter() -> None:
         os.write(2, b"\xa9\n")
 
     build = Build(models.mlp(), configure=configure, executor="process").start()
-    build.wait(30)
+    build.wait(60)
     assert build.printed == "caf\xe9\n"
 
 
@@ -256,7 +256,7 @@ def test_what_python_ignores_in_sys_path_is_ignored(
     entry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, entry])
-    assert Build(models.mlp(), executor="process").start().wait(30)
+    assert Build(models.mlp(), executor="process").start().wait(60)
 
 
 def test_the_folder_of_installed_packages_may_be_the_working_directory(
@@ -266,7 +266,7 @@ def test_the_folder_of_installed_packages_may_be_the_working_directory(
     import tensorrt_rtx
 
     monkeypatch.chdir(Path(tensorrt_rtx.__file__).parents[1])
-    assert Build(models.mlp(), executor="process").start().wait(30)
+    assert Build(models.mlp(), executor="process").start().wait(60)
 
 
 def test_a_cancel_that_comes_while_the_functions_are_packed_is_heard() -> None:
@@ -285,7 +285,7 @@ def test_a_cancel_that_comes_while_the_functions_are_packed_is_heard() -> None:
     build = Build(models.mlp(), configure=configure, executor="process", grace=0)
     build.start()
     with pytest.raises(BuildCancelled):
-        build.wait(30)
+        build.wait(60)
     time.sleep(1.0)
     assert not psutil.Process().children()
 
@@ -385,7 +385,7 @@ def test_an_unknown_exit_status_is_not_told_as_a_known_one() -> None:
             executor="process",
         ).start()
         with pytest.raises(BuildCrashed) as caught:
-            build.wait(30)
+            build.wait(60)
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert "code 0" not in str(caught.value)
@@ -400,5 +400,5 @@ def test_where_memory_is_short_the_system_takes_the_child_and_not_the_kernel(
     def configure(*_: Any) -> None:
         Path(note).write_text(Path("/proc/self/oom_score_adj").read_text())
 
-    Build(models.mlp(), configure=configure, executor="process").start().wait(30)
+    Build(models.mlp(), configure=configure, executor="process").start().wait(60)
     assert int(Path(note).read_text()) > int(Path("/proc/self/oom_score_adj").read_text())

@@ -66,7 +66,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert psutil.Process().num_fds() <= descriptors
 
 
-def until(condition: Callable[[], Any], timeout: float = 30.0) -> None:
+def until(condition: Callable[[], Any], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -349,7 +349,7 @@ def test_a_cancel_while_the_child_starts() -> None:
         build = Build(models.mlp(), configure=models.slowly()).start()
         time.sleep(delay)
         build.request_cancel()
-        build.wait_ended(20)
+        build.wait_ended(60)
         assert build.status == "cancelled"
         assert build.result.ended_by in {"before build", "step"}
 
@@ -478,7 +478,7 @@ def test_a_process_that_a_function_has_started_does_not_outlive_the_build(tmp_pa
         noted.write_text(str(sleeper.pid))
 
     build = Build(models.mlp(), configure=configure).start()
-    assert build.wait(30)
+    assert build.wait(60)
     pid = int(noted.read_text())
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
@@ -632,8 +632,8 @@ def test_builds_of_other_processes_wait_where_it_is_asked_for() -> None:
         # Who does not ask does not wait.
         assert Build(models.mlp(), exclusive=False).start().wait()
         other.kill()
-        assert waiting.wait(30)
-        assert in_a_thread.wait(30)
+        assert waiting.wait(60)
+        assert in_a_thread.wait(60)
     finally:
         other.kill()
         other.wait()

@@ -91,7 +91,7 @@ def test_a_build_that_never_began_has_one_too(executor: str) -> None:
     batches: list[list[Event]] = []
     build.subscribe(batches.append)
     build.request_cancel()
-    build.wait_ended(20)
+    build.wait_ended(60)
     (batch,) = batches
     assert [type(event) for event in batch[-2:]] == [Estimate, StatusChanged]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RESNET = models.light_model("resnet50")
 #: Half a second of callbacks, then seconds of silence.
 LARGE = models.transformer(48).SerializeToString()
-SOON = 30.0
+SOON = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -294,6 +294,54 @@ def test_cancel_at_any_moment_of_the_beginning(client: Client) -> None:
             build.wait(60)
 
 
+def begin_late() -> None:
+    """On a worker: let a second pass between Dask's start of a task and what is done in it."""
+    import threading
+    import time
+
+    from trt_widget.executors import cluster_worker
+
+    site_of = cluster_worker.site_of
+
+    def late(worker: Any) -> Any:
+        if "Dask-Default-Threads" in threading.current_thread().name:
+            time.sleep(1.0)
+        return site_of(worker)
+
+    cluster_worker.site_of = late
+    cluster_worker.site_of_in_time = site_of  # type: ignore[attr-defined]  # for begin_in_time()
+
+
+def begin_in_time() -> None:
+    """On a worker: undo that."""
+    from trt_widget.executors import cluster_worker
+
+    cluster_worker.site_of = cluster_worker.site_of_in_time  # type: ignore[attr-defined]
+
+
+def test_a_cancel_between_dasks_start_of_a_task_and_ours(client: Client) -> None:
+    """Nobody was there yet whom the worker could have told; it happens on a busy machine."""
+    client.run(begin_late)
+    try:
+        build = Build(DENSENET, client=client, configure=models.slowly(0.01)).start()
+        until(lambda: any(client.processing().values()))
+        time.sleep(0.3)
+        build.request_cancel()
+        with pytest.raises(BuildCancelled):
+            build.wait(60)
+        # Its worker is free, and had nothing to end.
+        until(lambda: not any(client.run(running_jobs).values()))
+        assert not builders()
+    finally:
+        client.run(begin_in_time)
+    assert Build(models.mlp(), client=client).start().wait(60)
+
+
+def running_jobs(dask_worker: Any) -> int:
+    """Give how many threads of a worker are at work."""
+    return len(dask_worker.active_threads)
+
+
 # ------------------------------------------------------------------ failures of the build itself
 
 

@@ -156,12 +156,12 @@ class Execution:
         views = [output.get("data", {}).get(WIDGET_VIEW) for output in self.outputs]
         return [view["model_id"] for view in views if view]
 
-    def finish(self, timeout: float = 30) -> Execution:
+    def finish(self, timeout: float = 60) -> Execution:
         """Wait until the cell has ended, with or without an exception."""
         self.kernel.wait_for(lambda: self.done, timeout, "the cell to end")
         return self
 
-    def wait(self, timeout: float = 30) -> Execution:
+    def wait(self, timeout: float = 60) -> Execution:
         """Wait until the cell has ended; raise AssertionError if it raised an exception."""
         self.finish(timeout)
         if self.error is not None:
@@ -366,14 +366,14 @@ class Kernel:
             self._wake.send(b"")
         return msg_id
 
-    def _reply(self, msg_id: str, timeout: float = 30) -> dict[str, Any]:
+    def _reply(self, msg_id: str, timeout: float = 60) -> dict[str, Any]:
         self.wait_for(lambda: msg_id in self._replies, timeout, "a reply")
         return self._replies[msg_id].content
 
     # what a test uses
 
     def wait_for(
-        self, condition: Callable[[], object], timeout: float = 10, what: str = "a condition"
+        self, condition: Callable[[], object], timeout: float = 60, what: str = "a condition"
     ) -> float:
         """Wait until ``condition()`` is true, looking again at every message; return the time.
 
@@ -414,7 +414,7 @@ class Kernel:
         msg_id = self._send("shell", "execute_request", content, metadata=metadata, execution=True)
         return self._executions[msg_id]
 
-    def run(self, code: str, cell_id: str | None = None, timeout: float = 30) -> Execution:
+    def run(self, code: str, cell_id: str | None = None, timeout: float = 60) -> Execution:
         """Run a cell and wait for its end; raise AssertionError if it raised an exception."""
         return self.execute(code, cell_id).wait(timeout)
 

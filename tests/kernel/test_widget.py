@@ -45,7 +45,7 @@ def status(card: Comm) -> str:
     return str(card.state["header"]["status"])
 
 
-def shown_status(kernel: Kernel, card: Comm, *wanted: str, timeout: float = 20) -> None:
+def shown_status(kernel: Kernel, card: Comm, *wanted: str, timeout: float = 60) -> None:
     kernel.wait_for(lambda: status(card) in wanted, timeout, what=f"{wanted}")
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_printed_and_the_view_ends_right(kernel: Kernel) -> None:
     labels = [row.state["info"]["label"] for row in rows]
     assert kernel.run("print(list(w.timings.phase))").text == f"{labels}\n"
     again = len(card.messages)
-    kernel.wait_for(lambda: len(card.messages) > again, 10, what="the final state again")
+    kernel.wait_for(lambda: len(card.messages) > again, what="the final state again")
     quiet = kernel.run("print('quiet')")
     assert quiet.text == "quiet\n"
 

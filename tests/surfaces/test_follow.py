@@ -49,7 +49,7 @@ def produce() -> Iterator[Callable[..., Producer]]:
             pipe.close()
 
 
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
+def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -145,7 +145,7 @@ def test_a_cancel_here_reaches_the_producer(
     assert build.request_cancel() is True
     assert build.status == "cancelling"
     with pytest.raises(BuildCancelled) as caught:
-        build.wait(30)
+        build.wait(60)
     assert caught.value.reason == "user"
     assert producer.end() == "cancelled"
     assert seen == ["running", "cancelling", "cancelled"]
@@ -166,7 +166,7 @@ def test_a_cancel_in_the_gap_ends_the_child_there(
     until(lambda: build.tree.paths > 6 and build.now() - build.tree.last_callback > 0.5)
     assert build.request_cancel()
     with pytest.raises(BuildCancelled):
-        build.wait(20)
+        build.wait(60)
     assert build.result is not None
     assert build.result.ended_by == "terminated"
     assert producer.end() == "cancelled"
@@ -178,7 +178,7 @@ def test_a_cancel_there_is_seen_here(tmp_path: Path, produce: Callable[..., Prod
     build = Build.follow(stream)
     seen = statuses(build)
     with pytest.raises(BuildCancelled) as caught:
-        build.start().wait(30)
+        build.start().wait(60)
     assert caught.value.reason == "deadline"
     assert seen == ["running", "cancelling", "cancelled"]
 
@@ -215,7 +215,7 @@ def test_interrupt_where_nobody_listens_leaves(
     until(lambda: build.tree.paths > 1)
     threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
     with pytest.raises(KeyboardInterrupt):
-        build.wait(30)
+        build.wait(60)
     assert build.status == "running"
     build.close()
 
@@ -228,7 +228,7 @@ def test_through_a_pair_of_pipes(produce: Callable[..., Producer]) -> None:
     assert build.name == "mine"
     assert build.request_cancel("interrupt")
     with pytest.raises(BuildCancelled) as caught:
-        build.wait(30)
+        build.wait(60)
     assert caught.value.reason == "user"  # nobody has interrupted the process that built
 
 
@@ -240,7 +240,7 @@ def test_through_a_fifo(tmp_path: Path, produce: Callable[..., Producer]) -> Non
     time.sleep(0.3)
     assert build.status == "pending"
     producer = produce(fifo, "models.mlp()", listens="no")
-    build.wait(30)
+    build.wait(60)
     assert build.status == "succeeded"
     assert producer.end() == "succeeded"
 
@@ -257,7 +257,7 @@ def test_a_producer_that_is_killed(
     producer.process.wait(10)
     seen = build.now()
     with pytest.raises(StreamError) as caught:
-        build.wait(20)
+        build.wait(60)
     error = caught.value
     assert build.status == "failed"
     assert error.phase is not None
@@ -278,7 +278,7 @@ def test_a_build_that_fails_has_its_own_error(
     produce(stream, 'models.unknown_operators("Nope")')
     build = Build.follow(stream).start()
     with pytest.raises(ParseFailed) as caught:
-        build.wait(30)
+        build.wait(60)
     assert [node.operator for node in caught.value.nodes] == ["Nope"]
 
 
@@ -296,7 +296,7 @@ def test_the_raw_stream_of_a_build_process(tmp_path: Path, monkeypatch: pytest.M
     stream = tmp_path / "raw.jsonl"
     stream.write_bytes(b"".join(lines))
     build = Build.follow(stream).start()
-    build.wait(10)
+    build.wait(60)
     assert build.tree.span_columns() == built.tree.span_columns()
     assert build.result is not None
     assert build.result.engine_bytes == len(engine)
@@ -314,7 +314,7 @@ def test_a_stream_that_starts_over_with_a_snapshot(tmp_path: Path) -> None:
     stream = tmp_path / "s.jsonl"
     stream.write_text("".join(batch.text for batch in beginning if batch) + late, "utf-8")
     build = Build.follow(stream).start()
-    build.wait(10)
+    build.wait(60)
     assert build.tree.timing_columns() == built.tree.timing_columns()
     assert build.tree.span_columns() == built.tree.span_columns()
 
@@ -330,7 +330,7 @@ def test_a_recording_is_followed_without_tensorrt(tmp_path: Path) -> None:
         "for name in ('tensorrt', 'tensorrt_rtx'): sys.modules[name] = None\n"
         "from trt_widget import Build\n"
         "build = Build.follow(sys.argv[1]).start()\n"
-        "print(build.wait(20), build.status, build.backend, build.timings['count'].sum() > 3)\n"
+        "print(build.wait(60), build.status, build.backend, build.timings['count'].sum() > 3)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(stream)],

@@ -59,7 +59,7 @@ def attached(**options: Any) -> tuple[Build, Broadcast]:
     return build, Broadcast(build, **options)
 
 
-def until(told: Any, seconds: float = 10.0) -> None:
+def until(told: Any, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not told():
         assert time.monotonic() < deadline

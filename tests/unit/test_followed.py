@@ -80,7 +80,7 @@ def notes_of(build: Build) -> str:
     return "\n".join(build.result.notes)
 
 
-def until(condition: Any, timeout: float = 10.0) -> None:
+def until(condition: Any, timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not come to be"

@@ -42,7 +42,7 @@ def attached(name: str = "replayed") -> Build:
     return Build.attach(backend="tensorrt_rtx", name=name)
 
 
-def wait_until(found: Callable[[], object], timeout: float = 20.0) -> None:
+def wait_until(found: Callable[[], object], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not found():
         assert time.monotonic() < deadline

@@ -68,7 +68,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         widget.close()
 
 
-def until(condition: Callable[[], Any], timeout: float = 30.0) -> None:
+def until(condition: Callable[[], Any], timeout: float = 60.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -66,6 +66,8 @@ _MOST_BYTES = 64 * 1024
 _COMPRESSED = 1024
 #: Seconds between two looks while the task only waits.
 _LOOK_S = 0.5
+#: Dask's states of a task that runs and is wanted; "cancelled" is one that runs and is not.
+_WANTED = frozenset({"executing", "long-running"})
 
 
 class Site:
@@ -75,6 +77,20 @@ class Site:
         self.worker = weakref.proxy(worker)
         self.jobs: dict[str, Job] = {}
         self.store = Store(Path(worker.local_directory) / "trt_widget-models")
+
+    def wants(self, key: str) -> bool:
+        """Tell whether Dask still wants a task that runs here; from any thread."""
+        with contextlib.suppress(ReferenceError):  # the worker is gone
+            task = self.worker.state.tasks.get(key)
+            return task is not None and task.state in _WANTED
+        return False
+
+    @property
+    def closes(self) -> bool:
+        """Whether the worker closes, or has."""
+        with contextlib.suppress(ReferenceError):
+            return self.worker.status.name in {"closing", "closed"}
+        return True
 
 
 #: By worker: with ``processes=False`` there are several in one process.
@@ -101,11 +117,7 @@ class Watch(WorkerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         """Hear of a task's change; called by Dask on the worker's event loop."""
-        if start in {"executing", "long-running"} and finish in {
-            "cancelled",
-            "forgotten",
-            "released",
-        }:
+        if start in _WANTED and finish in {"cancelled", "forgotten", "released"}:
             job = self._site.jobs.get(str(key))
             if job is not None:
                 job.give_up()
@@ -163,6 +175,11 @@ def run_task(request: bytes) -> str | None:
     site = site_of(worker)
     job = Job(site, pickle.loads(request))  # noqa: S301 - as everything that Dask runs
     site.jobs[job.key] = job
+    # What was told before it stood there was told to nobody.
+    if site.closes:
+        job.leave()
+    elif not site.wants(job.key):
+        job.give_up()
     try:
         why = job.find_obstacle()
         if why is None:
@@ -341,6 +358,7 @@ class Job:
             self._engine = None
 
     def _build(self) -> Outcome:
+        self._check_wanted()
         request = self._request
         source = self._find_source(request["source"])
         options = self._where_weights_are(self._options)
