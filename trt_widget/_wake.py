@@ -27,10 +27,10 @@ class Wake:
             self._calls.put(None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or ``timeout`` seconds."""
+        """Wait until it is set, or ``timeout`` seconds; not at all if that is below zero."""
         if not self._is_set:
             with contextlib.suppress(queue.Empty):
-                self._calls.get(timeout=timeout)
+                self._calls.get(timeout=None if timeout is None else max(0.0, timeout))
         return self._is_set
 
     def clear(self) -> None:

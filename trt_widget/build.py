@@ -432,6 +432,11 @@ class Build:
             self._set_origin(self._executor.reset_origin())
             try:
                 self._started = True
+                # From now on a handler leaves its request to the drain thread. Did one end the
+                # build before?
+                if self._status in FINAL:
+                    self._started = False
+                    return self
                 self._start_draining()
                 _running.add(self)
                 self._executor.start(
@@ -509,6 +514,8 @@ class Build:
             outcome = Outcome("failed", error=failure, ended_by="error")
         executor.request_cancel("interrupt" if interrupted else "closed")
         self._conclude(outcome)
+        if isinstance(executor, AttachedExecutor):
+            executor.leave()  # nobody else says that it is over
         if self._drain_thread is None or not self._drain_thread.is_alive():
             self._publish()
             _running.discard(self)
@@ -1030,16 +1037,18 @@ class Build:
                 "Only an attached build is used in a with statement.",
                 remedy="Use start() and wait().",
             )
-        self.start()
-        if not self._started:
-            self._give_engine()
+        before = self._started
         try:
-            if threading.current_thread() is threading.main_thread():
+            self.start()
+            if self._started and threading.current_thread() is threading.main_thread():
                 self._interrupts = contextlib.ExitStack()
                 self._interrupts.enter_context(self.monitor.cancel_on_interrupt())
         except BaseException:  # __exit__ will not be called
-            self._executor.leave()
+            if not before:
+                self._executor.leave()
             raise
+        if not self._started:
+            self._give_engine()
         return self
 
     def __exit__(

@@ -234,13 +234,13 @@ class BuildQueue:
                 return self
             if self._folder is not None:
                 _make_folder(self._folder)
-            self._started = True
             self._pid = os.getpid()
             thread = threading.Thread(
                 target=self._run, name=f"trt_widget {self.name}"[:60], daemon=True
             )
-            _LINES.queue(self)
             try:
+                self._started = True
+                _LINES.queue(self)
                 self._thread = thread
                 thread.start()
             except BaseException:  # no thread to be had, or Ctrl-C
@@ -590,6 +590,9 @@ class BuildQueue:
             )
 
     def _run(self) -> None:
+        with self._lock:
+            if self._thread is not threading.current_thread():
+                return  # start() was interrupted before it saw that this thread lives
         try:
             self._wait_turn()
             if not self._plan.is_over:

@@ -33,6 +33,7 @@ from trt_widget import (
     WrongBackendError,
 )
 from trt_widget.events import Estimate, StatusChanged, StreamStarted
+from trt_widget.executors.attached import AttachedExecutor
 from trt_widget.executors.gate import GATE
 from trt_widget.network import Prepared
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trt_widget.events import Event
+    from trt_widget.executors import Hooks
 
 #: Where the builds of a test run, unless it says otherwise: every test runs with both.
 EXECUTORS = ("thread", "process")
@@ -835,6 +837,29 @@ def test_ctrl_c_in_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch)
     assert Build(models.mlp()).start().wait(60)
 
 
+def test_a_signal_handler_may_cancel_at_any_moment_of_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output = tmp_path / "a.engine"
+    build = Build(models.mlp(), output=output)
+
+    def late(_options: Any) -> str:  # after start() has looked at the status for the last time
+        build.signal_cancel("user")
+        return ""
+
+    monkeypatch.setattr("trt_widget.identity.digest_of_options", late)
+    build.start()
+    assert build.status == "cancelled"
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert build.result.ended_by == "before build"
+    assert not GATE._queues
+    assert build._executor.outcome is None  # it was never told to begin
+    monkeypatch.undo()
+    assert Build(models.mlp()).start().wait(60)  # whatever had begun would have been before it
+    assert not output.exists()
+
+
 def test_stopping_a_pending_build_is_timed_from_the_request() -> None:
     first = Build(DENSENET).start()
     second = Build(models.mlp())
@@ -984,6 +1009,58 @@ def test_an_attached_build_that_was_cancelled_before_is_not_entered() -> None:
     build.request_cancel()
     with pytest.raises(BuildCancelled), build:
         pytest.fail("the user's builder must not run")
+
+
+@pytest.mark.executors("thread")
+def test_ctrl_c_while_an_attached_build_begins_leaves_nothing_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = AttachedExecutor.start
+
+    def interrupted(executor: AttachedExecutor, hooks: Hooks) -> None:
+        start(executor, hooks)
+        raise KeyboardInterrupt
+
+    _builder, _network, config, _parser = parsed(models.mlp())
+    build = Build.attach(config)
+    with monkeypatch.context() as patched:
+        patched.setattr(AttachedExecutor, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt), build:
+            pytest.fail("it must not be entered")
+    assert (build.status, build.result.reason) == ("cancelled", "interrupt")
+    assert config.progress_monitor is None
+    assert Build(models.mlp()).start().wait(60)
+
+
+@pytest.mark.executors("thread")
+def test_entering_an_attached_build_twice_does_not_end_it() -> None:
+    _builder, _network, config, _parser = parsed(models.mlp())
+    with Build.attach(config) as build:
+        with pytest.raises(BuildStateError), build:
+            pytest.fail("it must not be entered")
+        assert build.status == "running"
+        build.finish(b"engine")
+    assert build.status == "succeeded"
+
+
+@pytest.mark.executors("thread")
+def test_an_attached_build_that_another_thread_ends_while_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build = Build.attach(backend="tensorrt_rtx")
+    pass_by = GATE.pass_by
+
+    def late(ticket: Any) -> None:
+        ending = threading.Thread(target=build._executor.finish, args=(b"engine",))
+        ending.start()
+        ending.join(60)
+        pass_by(ticket)
+
+    monkeypatch.setattr(GATE, "pass_by", late)
+    build.start()
+    build.wait_ended(60)
+    assert build.status == "succeeded"
+    assert not GATE._queues
 
 
 @pytest.mark.executors("thread")

@@ -461,6 +461,53 @@ def test_a_wait_has_an_end_and_does_not_wait_for_itself(caplog: pytest.LogCaptur
     assert queue["a"].result.reason == "closed"
 
 
+def test_ctrl_c_in_start_gives_the_place_in_the_line_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    enter = queue_module._LINES.queue
+
+    def interrupted(queue: BuildQueue) -> None:
+        enter(queue)
+        raise KeyboardInterrupt
+
+    queue = BuildQueue({"a": MLP})
+    with monkeypatch.context() as patched:
+        patched.setattr(queue_module._LINES, "queue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.start()
+    other = BuildQueue({"b": MLP}).start()
+    other.wait(60)
+    assert other.status == "succeeded"
+    queue.start().wait(60)
+    assert queue.status == "succeeded"
+
+
+def test_ctrl_c_before_the_thread_of_a_queue_says_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = BuildQueue({"a": MLP}, name="one")
+    start = threading.Thread.start
+    begun: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name != "trt_widget one":
+            start(thread)
+            return
+        monkeypatch.undo()
+        monkeypatch.setattr(thread, "is_alive", lambda: False)
+        begun.append(thread)
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.start()
+    monkeypatch.undo()
+    begun[0].join(60)  # it sees that it is not the queue's
+    assert not begun[0].is_alive()
+    assert (queue.status, queue["a"].attempts) == ("pending", 0)
+    queue.start().wait(60)
+    assert (queue.status, queue["a"].attempts) == ("succeeded", 1)
+
+
 def test_there_is_a_sign_of_life_while_nothing_changes() -> None:
     queue = BuildQueue({"a": {"source": MLP, "configure": lambda *_: time.sleep(300)}})
     calls: list[frozenset[str]] = []

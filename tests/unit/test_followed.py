@@ -755,6 +755,22 @@ def test_a_request_is_not_left_for_the_next_producer(tmp_path: Path) -> None:
     until(lambda: not (tmp_path / "s.jsonl.control").exists())
 
 
+def test_another_producer_of_the_same_file_can_be_asked_too(tmp_path: Path) -> None:
+    path, beside = tmp_path / "s.jsonl", tmp_path / "s.jsonl.control"
+    path.write_bytes(text(StreamStarted(0.0, "net", listens=True), RUNNING))
+    build = Build.follow(path).start()
+    until(lambda: build.status == "running")
+    assert build.request_cancel()
+    beside.unlink()  # the producer has read it, and dies; it is started once more
+    path.unlink()
+    path.write_bytes(text(StreamStarted(0.0, "again", listens=True), RUNNING, PHASES[0]))
+    until(lambda: build.tree.paths)
+    assert not beside.exists()
+    assert build.request_cancel()
+    assert json.loads(beside.read_text("ascii"))["request"] == "cancel"
+    build.close()
+
+
 def test_the_phases_that_are_open_are_bounded() -> None:
     many = followed.MAX_OPEN + 5_000
     deep = [PhaseStarted(0.001 * i, f"p{i}", f"p{i - 1}" if i else None, 1) for i in range(many)]

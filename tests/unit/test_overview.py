@@ -119,6 +119,20 @@ def test_the_first_state_is_small_whatever_the_number_of_builds() -> None:
     assert large < 1.05 * small
 
 
+def test_closing_it_with_news_unread_ends_its_thread() -> None:
+    shown = made(fake_queue(3))
+    with shown._lock:
+        shown._note()
+        until(lambda: shown._thread is not None)
+        time.sleep(0.2)  # it stands before the lock, or is about to
+        shown.close()
+        shown._note()
+        thread = shown._thread
+    if thread is not None:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_rows_are_those_that_a_view_looks_at() -> None:
     shown = made(fake_queue(5_000))
     look(shown, 1_000, 30)

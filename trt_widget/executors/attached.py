@@ -66,6 +66,8 @@ class AttachedExecutor:
         self._ticket = Ticket(0, self._label, threading.Event(), hooks.cancel)
         try:
             GATE.pass_by(self._ticket)
+            if self._outcome is not None:  # another thread has said so meanwhile
+                GATE.leave(self._ticket)
             hooks.running()
         except BaseException:  # Ctrl-C: the caller is told, and will not say when it ends
             GATE.leave(self._ticket)

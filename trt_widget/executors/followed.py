@@ -693,6 +693,9 @@ class FollowedExecutor:
 
     def _start_over(self, event: StreamStarted | None) -> None:
         """Begin again: what was before is no part of it any more."""
+        if self.hello is not None:  # another producer, which was not asked for anything yet
+            with self._asking:
+                self._told = False
         self._tree = PhaseTree()
         self._opened = self._closed = 0
         self._words.clear()

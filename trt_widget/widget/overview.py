@@ -275,7 +275,7 @@ class Overview(anywidget.AnyWidget):
         if wait is not None:
             return wait
         with self._notes:
-            if self._requests or self._news:
+            if not self._closed and (self._requests or self._news):
                 return 0.0
             self._thread = None
             return None
