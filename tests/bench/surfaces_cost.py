@@ -235,7 +235,8 @@ async def _edit(build: Build) -> None:
     server.shows_progress = True
     server.protocol.set_writer(channel)
     channel.start(asyncio.get_running_loop(), server.protocol.take, server.left.set)
-    job = _Job(server, "file:///model.onnx", None)
+    job = _Job(server, None, None)
+    job.accept("file:///model.onnx", waits=False)
     job.begin(Entry("1", build, Broadcast(build), build.name, time.time(), Path("model.onnx")))
     await job.task
     answers.put(b"")

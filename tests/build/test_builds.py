@@ -188,6 +188,18 @@ def test_the_queue_is_bounded_and_empties(root: Path) -> None:
         builds.start("mlp.onnx")
 
 
+def test_what_was_cancelled_before_its_start_never_begins(builds: Builds, root: Path) -> None:
+    entry = builds.start("mlp.onnx", output="out.engine", cancelled=lambda: True)
+    until(lambda: entry.build.told)
+    said = describe(entry.build)
+    assert (said["status"], said["result"]["ended_by"]) == ("cancelled", "before build")
+    assert not (root / "out.engine").exists()
+    assert not builds.cancel(entry.id)
+    again = builds.start("mlp.onnx", cancelled=lambda: False)
+    until(lambda: again.build.told)
+    assert again.status == "succeeded"
+
+
 def test_the_oldest_that_have_ended_are_forgotten(root: Path) -> None:
     builds = Builds(root, keep=2)
     gone = []

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from pygls.lsp.client import LanguageClient
 from trt_widget.servers._tokens import MAX_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -310,6 +311,7 @@ class Wire:
             cwd=ROOT,
         )
         self._id = 0
+        self._kept: list[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -320,7 +322,21 @@ class Wire:
             self.process.stdin = None
         self.process.communicate()
 
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write all that is sent meanwhile at once, so that the server reads it at once."""
+        kept: list[bytes] = []
+        self._kept = kept
+        yield
+        self._kept = None
+        data = b"".join(kept)
+        assert len(data) < select.PIPE_BUF  # more may be read in pieces
+        self.send(data)
+
     def send(self, data: bytes) -> None:
+        if self._kept is not None:
+            self._kept.append(data)
+            return
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()
@@ -328,6 +344,9 @@ class Wire:
     def message(self, body: object) -> None:
         data = json.dumps(body).encode()
         self.send(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+
+    def notify(self, method: str, params: object) -> None:
+        self.message({"jsonrpc": "2.0", "method": method, "params": params})
 
     def request(self, method: str, params: object = None, **more: object) -> int:
         self._id += 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -29,11 +31,12 @@ from tests.surfaces.editor import (
     environment,
     wait_for,
 )
-from trt_widget.servers._frames import MAX_MESSAGE
+from trt_widget.servers._frames import MAX_MESSAGE, Channel
+from trt_widget.servers._language import _Server
+from trt_widget.servers.builds import Builds
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
-    from pathlib import Path
 
 SLOWLY = ("--configure", "tests.models:configure_slowly")
 LOG = types.WINDOW_LOG_MESSAGE
@@ -83,6 +86,12 @@ class Noisy:
 
 
 configure_noisily = Noisy()
+
+
+def configure_counted(*_: Any) -> None:
+    """Be the ``configure=`` of builds that leave a line each in a file."""
+    with Path(os.environ["BUILDS_COUNTED"]).open("a") as file:
+        file.write("a build\n")
 
 
 @pytest.fixture(scope="module")
@@ -452,6 +461,229 @@ def test_a_request_that_is_given_up_at_once() -> None:
         assert not psutil.Process(wire.process.pid).children()
 
 
+def texts(messages: list[dict[str, Any]], method: str = LOG) -> list[str]:
+    return [one["params"]["message"] for one in messages if one.get("method") == method]
+
+
+def until_answer(wire: Wire, number: int) -> list[dict[str, Any]]:
+    """Give what the server says up to the answer to a request."""
+    messages = [wire.read()]
+    while "method" in messages[-1] or messages[-1].get("id") != number:
+        messages.append(wire.read())
+    return messages
+
+
+@pytest.mark.parametrize("more", [{}, {"wait": True}, {"wait": False}], ids=str)
+@pytest.mark.parametrize("how", ["request", "token"])
+def test_a_cancel_in_the_same_read(
+    folder: Path, tmp_path: Path, how: str, more: dict[str, bool]
+) -> None:
+    """The task of the build has not begun then: it does not build, and nothing of it stays."""
+    engine, built = tmp_path / "engine.plan", tmp_path / "built.txt"
+    model, options = uri(folder, "mlp"), {"output": engine.as_uri(), "name": "first", **more}
+    with Wire(
+        "--configure", "tests.surfaces.test_lsp:configure_counted", BUILDS_COUNTED=str(built)
+    ) as wire:
+        wire.initialize()
+        with wire.at_once():
+            number = wire.execute("trtWidget.build", model, options, workDoneToken="own")
+            if how == "request":
+                wire.notify("$/cancelRequest", {"id": number})
+            else:
+                wire.notify("window/workDoneProgress/cancel", {"token": "own"})
+        *told, answer = until_answer(wire, number)
+        if how == "request":
+            assert answer["error"]["code"] == CANCELLED
+        elif more.get("wait", True):
+            assert answer["result"]["status"] == "cancelled"
+            assert answer["result"]["reason"] == "user"
+            assert answer["result"]["result"]["ended_by"] == "before build"
+        else:
+            assert answer["result"]["status"] == "cancelled"
+        # The same token again: it is free. The builds have their turns, so that this one is last.
+        number = wire.execute("trtWidget.build", model, {"name": "second"}, workDoneToken="own")
+        told += until_answer(wire, number)
+        assert told.pop()["result"]["status"] == "succeeded"
+        shown = [one["params"] for one in told if one.get("method") == "$/progress"]
+        ended = [one for one in shown if one["value"]["kind"] == "end"]
+        begun = [one["value"]["title"] for one in shown if one["value"]["kind"] == "begin"]
+        assert [one["token"] for one in ended].count("own") == 2 - (more == {"wait": False})
+        assert ("Building first" in begun) == (more != {"wait": False})
+        first, second = (one for one in texts(told) if " after " in one)
+        assert first.startswith("first: cancelled after ")
+        assert second.startswith("second: succeeded after ")
+        assert built.read_text() == "a build\n"
+        assert not engine.exists()
+        assert wire.answer(wire.request("shutdown"))["result"] is None
+        assert not psutil.Process(wire.process.pid).children()
+
+
+def test_of_two_builds_in_one_read_one_is_given_up(folder: Path, tmp_path: Path) -> None:
+    engines = [tmp_path / f"{name}.plan" for name in ("first", "second")]
+    with Wire() as wire:
+        wire.initialize()
+        with wire.at_once():
+            first, second = (
+                wire.execute(
+                    "trtWidget.build", uri(folder, "mlp"), {"output": one.as_uri(), "wait": True}
+                )
+                for one in engines
+            )
+            wire.notify("$/cancelRequest", {"id": first})
+        answers = {one.get("id"): one for one in until_answer(wire, second)}
+        assert answers[first]["error"]["code"] == CANCELLED
+        assert answers[second]["result"]["status"] == "succeeded"
+        assert [one.exists() for one in engines] == [False, True]
+
+
+def test_what_is_no_build_cannot_be_given_up() -> None:
+    """It was answered when the cancel is read, or is shutdown, which goes on."""
+    with Wire() as wire:
+        with wire.at_once():
+            params: dict[str, object] = {"processId": None, "rootUri": None, "capabilities": {}}
+            number = wire.request("initialize", params)
+            wire.notify("$/cancelRequest", {"id": number})
+        assert "capabilities" in wire.answer(number)["result"]
+        for name in ("trtWidget.cancel", "rm"):
+            with wire.at_once():
+                number = wire.execute(name, "no such build")
+                wire.notify("$/cancelRequest", {"id": number})
+            assert wire.answer(number)["error"]["code"] == INVALID
+        with wire.at_once():
+            number = wire.request("shutdown")
+            wire.notify("$/cancelRequest", {"id": number})
+        assert wire.answer(number)["result"] is None
+        wire.message({"jsonrpc": "2.0", "method": "exit"})
+        assert wire.process.wait(SOON) == 0
+
+
+class Inside:
+    """A server without a client: what it is told is read at once, what it answers is kept."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Any, list[Any]] = {}
+        self.server = _Server(Builds(None), Channel(lambda _size: b"", len), None)
+        self.server.protocol.set_writer(self)
+        params: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
+        self.tell("initialize", params, id=0)
+
+    def write(self, data: bytes) -> None:
+        message = json.loads(data.partition(b"\r\n\r\n")[2])
+        if "method" not in message:
+            self.answers.setdefault(message["id"], []).append(message)
+
+    def close(self) -> None:
+        pass
+
+    def tell(self, method: str, params: dict[str, Any] | None, **more: Any) -> None:
+        message = {"jsonrpc": "2.0", "method": method, "params": params, **more}
+        self.server.protocol.take(json.dumps(message).encode())
+
+    def execute(self, number: int | str, name: str, *arguments: Any, **more: Any) -> None:
+        params = {"command": name, "arguments": arguments, **more}
+        self.tell("workspace/executeCommand", params, id=number)
+
+    async def settled(self, number: int | str, count: int = 1) -> list[Any]:
+        """Give the answers to a request when nothing is kept any more."""
+        server = self.server
+        deadline = time.monotonic() + SOON
+        while len(self.answers.get(number, ())) < count or server.waiting or server._jobs:
+            assert time.monotonic() < deadline, (self.answers.get(number), server.waiting)
+            await asyncio.sleep(0.01)
+        assert not server._by_token
+        assert not server._handling
+        return self.answers.pop(number)
+
+
+def test_nothing_is_left_of_a_request_that_comes_to_nothing(folder: Path) -> None:
+    model = uri(folder, "mlp")
+    wrong: list[tuple[Any, ...]] = [
+        (),
+        (5,),
+        (model, "fast"),
+        (model, {"bogus": 1}),
+        (model, {"wait": 1}),
+        (model, {"output": "engine.plan"}),
+        (model, {"optimization_level": 99}),
+        ("file:///nowhere/model.onnx",),
+    ]
+
+    async def scenario() -> None:
+        inside = Inside()
+        server = inside.server
+        # Not told to stop, given up in the same read, cancelled in the same read.
+        for number, arguments in enumerate([one for one in wrong for _ in range(3)], 1):
+            inside.execute(number, "trtWidget.build", *arguments, workDoneToken="own")
+            assert [job.number for job in server.waiting] == [number]
+            if number % 3 == 1:
+                inside.tell("$/cancelRequest", {"id": number})
+            if number % 3 == 2:
+                inside.tell("window/workDoneProgress/cancel", {"token": "own"})
+            (answer,) = await inside.settled(number)
+            assert answer["error"]["code"] == INVALID
+        inside.execute("a", "trtWidget.build", model, workDoneToken=[1])
+        inside.tell("window/workDoneProgress/cancel", {"token": "own"})
+        assert "workDoneToken" in (await inside.settled("a"))[0]["error"]["message"]
+        for name in ("trtWidget.cancel", "rm"):
+            inside.execute(name, name, "no such build", workDoneToken="own")
+            assert not server.waiting
+            assert (await inside.settled(name))[0]["error"]["code"] == INVALID
+        # Refused by pygls itself, before there is a task.
+        server.protocol.fm.commands["trtWidget.build"] = lambda _only: None
+        inside.execute("b", "trtWidget.build", model, "too many")
+        assert not server.waiting
+        assert (await inside.settled("b"))[0]["error"]["code"] == INVALID
+        server.builds.close()
+
+    run(scenario())
+
+
+def test_a_shutdown_in_the_same_read_leaves_nothing(folder: Path) -> None:
+    model = uri(folder, "mlp")
+
+    async def scenario() -> None:
+        inside = Inside()
+        inside.execute("given up", "trtWidget.build", model)
+        inside.execute("early", "trtWidget.build", model, {"wait": True})
+        inside.tell("shutdown", None, id="shutdown")
+        inside.execute("late", "trtWidget.build", model, workDoneToken="own")
+        inside.tell("$/cancelRequest", {"id": "given up"})
+        for number in ("shutdown", "given up", "early", "late"):
+            (answer,) = await inside.settled(number)
+            if number == "shutdown":
+                assert answer["result"] is None
+            elif "result" in answer:
+                assert answer["result"]["reason"] == "closed"
+            elif answer["error"]["code"] != CANCELLED:  # the shutdown was quicker
+                assert "about to end" in answer["error"]["message"]
+
+    run(scenario())
+
+
+def test_an_id_and_a_token_that_are_used_twice(folder: Path) -> None:
+    """Both builds are cancelled, by the id; by the token as well, which the second may not have."""
+    model = uri(folder, "mlp")
+
+    async def scenario() -> None:
+        inside = Inside()
+        for _ in range(2):
+            inside.execute(1, "trtWidget.build", model, {"wait": True})
+        inside.tell("$/cancelRequest", {"id": 1})
+        codes = [one["error"]["code"] for one in await inside.settled(1, 2)]
+        assert codes == [CANCELLED, CANCELLED]
+        for number in (2, 3):
+            inside.execute(number, "trtWidget.build", model, workDoneToken="own")
+        inside.tell("window/workDoneProgress/cancel", {"token": "own"})
+        (answer,) = await inside.settled(2)
+        assert answer["result"]["result"]["ended_by"] == "before build"
+        assert "that of another" in (await inside.settled(3))[0]["error"]["message"]
+        inside.execute(4, "trtWidget.build", model, workDoneToken="own")
+        assert (await inside.settled(4))[0]["result"]["status"] == "succeeded"
+        inside.server.builds.close()
+
+    run(scenario())
+
+
 def test_a_token_of_another_build_is_refused(slow: Shared, folder: Path) -> None:
     async def scenario(editor: Editor) -> None:
         first = asyncio.ensure_future(editor.build(resnet(), under="own"))
@@ -760,8 +992,6 @@ def test_an_editor_that_was_killed_leaves_no_orphan() -> None:
 
 
 def test_over_tcp(folder: Path) -> None:
-    import json
-
     server = subprocess.Popen(
         command("--tcp", "127.0.0.1:0"), stdout=subprocess.PIPE, env=environment(), text=True
     )

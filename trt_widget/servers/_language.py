@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+#: The command that takes long.
+_BUILD = "trtWidget.build"
 #: Options of the command beside those of every server.
 _OWN_OPTIONS = ("output", "name", "wait")
 #: Builds that have ended and whose ids are still known.
@@ -147,8 +149,8 @@ async def _serve(channel: Channel, builds: Builds, client: int | None) -> int:
 
 # ---- the protocol -------------------------------------------------------------------------------
 
-#: The ``workspace/executeCommand`` that is being handled.
-_request: contextvars.ContextVar[types.ExecuteCommandParams] = contextvars.ContextVar("request")
+#: What the ``trtWidget.build`` that is being handled asks for.
+_asked: contextvars.ContextVar[_Job] = contextvars.ContextVar("asked")
 
 
 class _Protocol(LanguageServerProtocol):
@@ -206,13 +208,16 @@ class _Protocol(LanguageServerProtocol):
         self._send_data({"jsonrpc": self.VERSION, "id": number, "error": answer})
 
     def handle_message(self, message: Any) -> None:
-        """Cancel the build of a request that the client gives up; pygls forgets it at once."""
+        """Cancel the build of a request that the client gives up.
+
+        pygls never hears of it: it would answer at once, and what was asked for would go on
+        without a request. Beside builds that is ``shutdown``, which is not to be stopped half way;
+        all else was answered when its cancel is read.
+        """
         if getattr(message, "method", "") == types.CANCEL_REQUEST:
-            job = self._server.waiting.get(message.params.id)
-            if job is not None:
-                job.give_up()
-                return
-        super().handle_message(message)
+            self._server.give_up(message.params.id)
+        else:
+            super().handle_message(message)
 
     @property
     def said_goodbye(self) -> bool:
@@ -238,9 +243,16 @@ class _Protocol(LanguageServerProtocol):
     def lsp_workspace__execute_command(
         self, params: types.ExecuteCommandParams
     ) -> Generator[Any, Any, Any]:
-        """Let commands see the whole request."""
-        _request.set(params)
-        return (yield from super().lsp_workspace__execute_command(params))
+        """Know of a build from here on: its cancel may be read before its task has begun."""
+        if params.command != _BUILD:
+            return (yield from super().lsp_workspace__execute_command(params))
+        job = _Job(self._server, self.msg_id, params.work_done_token)
+        _asked.set(job)
+        self._server.waiting.add(job)
+        try:
+            return (yield from super().lsp_workspace__execute_command(params))
+        finally:  # the task has done so, unless there was none
+            self._server.waiting.discard(job)
 
     @lsp_method(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)
     def lsp_work_done_progress_cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
@@ -265,8 +277,8 @@ class _Server(LanguageServer):
         self.channel = channel
         #: Set when there is nobody to serve any more.
         self.left = asyncio.Event()
-        #: Builds whose request has no answer yet, by the request's id.
-        self.waiting: dict[int | str, _Job] = {}
+        #: Those whose request has no answer yet. Nothing keeps a client from using an id twice.
+        self.waiting: set[_Job] = set()
         self.shows_progress = False
         self._client = client
         self._jobs: set[_Job] = set()
@@ -277,7 +289,7 @@ class _Server(LanguageServer):
         self._starting = asyncio.Lock()
 
         # pygls sets attributes of what it registers, which a method has not.
-        self.command("trtWidget.build")(partial(self._build))
+        self.command(_BUILD)(partial(self._build))
         self.command("trtWidget.cancel")(partial(self._cancel))
         self.feature(types.SHUTDOWN)(partial(self._shut_down))
 
@@ -329,15 +341,25 @@ class _Server(LanguageServer):
         self._by_token[token] = job
 
     def forget(self, job: _Job) -> None:
-        """Forget a build that has ended, and its tokens."""
+        """Forget a build that has ended or never came about, and its tokens."""
         self._jobs.discard(job)
         self._by_token = {token: of for token, of in self._by_token.items() if of is not job}
 
     def cancel_token(self, token: object) -> None:
-        """Cancel the build that a token belongs to."""
-        job = self._by_token.get(token) if isinstance(token, (int, str)) else None
-        if job is not None:
+        """Cancel the build that a token belongs to, or is to belong to."""
+        if not isinstance(token, (int, str)):
+            return
+        jobs = {job for job in self.waiting if job.asked_under == token}
+        if token in self._by_token:
+            jobs.add(self._by_token[token])
+        for job in jobs:
             job.cancel()
+
+    def give_up(self, number: int | str) -> None:
+        """Cancel the build that a request asks for; one that was answered says nothing."""
+        for job in self.waiting:
+            if job.number == number:
+                job.give_up()
 
     # ------------------------------------------------------------------ commands
 
@@ -348,47 +370,41 @@ class _Server(LanguageServer):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine that runs has one
         self._handling.add(task)
-        number = self.protocol.msg_id
+        job = _asked.get()
         try:
-            return await self._build_for(number, _request.get().work_done_token, arguments)
+            return await self._build_for(job, arguments)
         except BuildError as error:
             raise _refused(error) from error
         finally:
             self._handling.discard(task)
-            if number is not None:
-                self.waiting.pop(number, None)
+            self.waiting.discard(job)
+            if job.entry is None:  # else its own task does so
+                self.forget(job)
 
-    async def _build_for(
-        self, number: int | str | None, token: Any, arguments: tuple[object, ...]
-    ) -> dict[str, Any]:
+    async def _build_for(self, job: _Job, arguments: tuple[object, ...]) -> dict[str, Any]:
         uri, path, options = _read(arguments)
-        self._check_token(token)
+        self._check_token(job.asked_under)
         waits = options.pop("wait", None)
         if not isinstance(waits, (bool, type(None))):
             raise RequestError(
                 "wait must be true or false.",
                 "Write true to be answered when the build has ended, false for at once.",
             )
-        waits = token is not None if waits is None else waits
+        waits = job.asked_under is not None if waits is None else waits
         output = options.pop("output", None)
         if output is not None:
             output = _path(output, "output")
         name = options.pop("name", None)
         if not isinstance(name, (str, type(None))):
             raise RequestError("name must be a text.", "Write what the build is to be called.")
-        job = _Job(self, uri, token if waits else None)
-        if number is not None:
-            self.waiting[number] = job
+        job.accept(uri, waits=waits)
+        start = partial(self.builds.start, name=name, output=output, cancelled=job.is_cancelled)
         try:
             async with self._starting:
-                entry = await asyncio.to_thread(
-                    self.builds.start, path, options, name=name, output=output
-                )
-        except BuildError as error:
-            self.forget(job)
-            if isinstance(error, SourceError):
-                # Without a window: the client shows what its request came to.
-                self._diagnose(uri, [_diagnostic(error)])
+                entry = await asyncio.to_thread(start, path, options)
+        except SourceError as error:
+            # Without a window: the client shows what its request came to.
+            self._diagnose(uri, [_diagnostic(error)])
             raise
         # Of the build before. By the text that the client gave: it knows the file by that.
         self._diagnose(uri, [])
@@ -574,31 +590,44 @@ def _plain_texts(value: Any) -> Any:
 
 
 class _Job:
-    """One build and what the client is told of it.
+    """What one request asks for, its build, and what the client is told of it.
 
     Parameters
     ----------
+    number
+        The request's id.
     token
-        The client's for the whole build, or None: one is made if the client shows progress.
+        The request's ``workDoneToken``, whatever the client has sent as that.
     """
 
     task: asyncio.Task[None]
 
-    def __init__(self, server: _Server, uri: str, token: int | str | None) -> None:
+    def __init__(self, server: _Server, number: int | str | None, token: Any) -> None:
         self._server = server
-        self._uri = uri
+        self.number = number
+        self.asked_under = token
+        self._uri = ""
         self.entry: Entry | None = None
         #: Whether the client has given up the request.
         self.given_up = False
         self._cancelled = False
-        self._token: Any = token
+        self._token: Any = None
         #: ``""``, ``created``, ``granted``, ``begun`` or ``refused``, as those of the phases.
-        self._state = "granted" if token is not None else ""
+        self._state = ""
         self._told: tuple[str, int | None] = ("", None)
         self._logged = 0.0
         self._log_line = ""
-        if token is not None:
-            server.own(token, self)
+
+    def accept(self, uri: str, *, waits: bool) -> None:
+        """Take a request in which nothing is wrong.
+
+        Its token is the whole build's if the answer waits for the end; else, or without one, one
+        is made if the client shows progress.
+        """
+        self._uri = uri
+        if waits and self.asked_under is not None:
+            self._token, self._state = self.asked_under, "granted"
+            self._server.own(self._token, self)
 
     def begin(self, entry: Entry) -> None:
         """Follow a build, which was started."""
@@ -621,6 +650,10 @@ class _Job:
         self._cancelled = True
         if self.entry is not None:
             self.entry.build.request_cancel()
+
+    def is_cancelled(self) -> bool:
+        """Whether that was asked for; can be called from any thread."""
+        return self._cancelled
 
     async def _follow(self) -> None:
         server = self._server

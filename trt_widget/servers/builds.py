@@ -206,6 +206,7 @@ class Builds:
         name: str | None = None,
         output: str | os.PathLike[str] | None = None,
         uploaded: bool = False,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Entry:
         """Begin a build, which may have to wait for its turn.
 
@@ -221,6 +222,8 @@ class Builds:
             Where to write the engine; see :meth:`resolve`. ``None``: it is kept with the build.
         uploaded
             The model and the output are the server's own files, and not confined to the root.
+        cancelled
+            Asked before the start: a build that was cancelled by then ends without a beginning.
 
         Raises
         ------
@@ -248,6 +251,8 @@ class Builds:
                 time.time(),
                 path,
             )
+            if cancelled is not None and cancelled():
+                build.request_cancel()
             build.start()
             self._entries[entry.id] = entry
         return entry
