@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -93,6 +94,11 @@ class Fleet:
         self._file = folder / "scheduler.json"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("dask_scheduler", "--port", "0")
+
+    def restart_scheduler(self) -> None:
+        """Start another one where the last one was, which has ended."""
+        address = json.loads(self._file.read_text())["address"]
+        self.scheduler = self._start("dask_scheduler", "--port", address.rpartition(":")[2])
 
     def _start(
         self, program: str, *arguments: str, hidden: Path | None = None, **more: str

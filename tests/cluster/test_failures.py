@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 #: About 0.3 s of callbacks, then seconds of silence.
 DENSENET = models.light_model("densenet121")
+SMALL = models.light_model("squeezenet")
 SLOW = {"configure": models.slowly(0.02)}
 
 
@@ -176,6 +178,51 @@ def test_the_scheduler_dies(fleet: Fleet) -> None:
         assert not isinstance(caught.value, WorkerLost)
         assert "phase" in caught.value.evidence[0]
         until(lambda: not builders())
+
+
+@pytest.mark.parametrize("moment", ["idle", "without a connection", "the model is read"])
+def test_the_scheduler_is_restarted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The new one knows nothing of what the old one was told."""
+    pack = DaskExecutor._pack
+    reads, may_go_on = threading.Event(), threading.Event()
+
+    def held(self: DaskExecutor) -> dict[str, Any]:
+        reads.set()
+        assert may_go_on.wait(60)
+        return pack(self)
+
+    worker = fleet.worker("first")
+    with fleet.client(1) as client:
+        # The topic and the plugin are known to this scheduler.
+        assert Build(SMALL, client=client).start().wait(60)
+        build = Build(SMALL, client=client)
+        if moment == "the model is read":
+            monkeypatch.setattr(DaskExecutor, "_pack", held)
+            build.start()
+            assert reads.wait(60)
+        for process in (fleet.scheduler, worker):
+            process.kill()
+            process.wait()
+        until(lambda: client.status == "connecting")
+        if moment == "without a connection":
+            build.start()
+        fleet.restart_scheduler()
+        fleet.worker("second")
+        if moment != "without a connection":
+            until(lambda: client.status == "running")
+            client.wait_for_workers(1, timeout=60)
+        may_go_on.set()
+        if moment == "idle":
+            build.start()
+        assert build.wait(60)
+        assert (build.worker or "").startswith("second")
+        # Its worker is let go, and a cancel is heard.
+        build = Build(DENSENET, client=client, **SLOW).start()
+        building(build)
+        build.kill()
+        build.wait_ended(60)
 
 
 def test_the_client_is_closed(fleet: Fleet) -> None:

@@ -148,6 +148,8 @@ class Channel:
         self._executors: dict[str, DaskExecutor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
+        #: The client's connection when it was opened: with another one, so may the scheduler be.
+        self._opened_on: Any = None
         self._watched: dict[str, Callable[[Any], Any] | None] = {}
         self._sweeping: asyncio.Task[None] | None = None
         #: Those that have said that they cannot build, until they leave; by address.
@@ -212,14 +214,30 @@ class Channel:
     # ------------------------------------------------------------------ on the client's loop
 
     async def open(self) -> None:
-        """Listen, and have every worker watched, of now and of later."""
-        if self._opening is None:
-            self._opening = self._loop.create_task(self._open())
-        try:
-            await asyncio.shield(self._opening)
-        except BaseException:
-            self.forget()
-            raise
+        """Listen, and have every worker watched, of now and of later.
+
+        Nothing is awaited where that is so already. A client that has found its scheduler again
+        has told it nothing of this: it may be one that was restarted.
+        """
+        while True:
+            connection = self.client.scheduler_comm  # None while there is none
+            if connection is not self._opened_on:
+                if self._opened_on is not None:
+                    self.forget()
+                # What is opened without a connection is sent with the next one, and nothing is to
+                # be forgotten then; but the plugin may have gone to the scheduler before.
+                self._opening, self._opened_on = None, connection
+            opening = self._opening
+            if opening is None:
+                opening = self._opening = self._loop.create_task(self._open())
+            try:
+                await asyncio.shield(opening)
+            except BaseException:
+                if self._opening is opening:  # else another build has begun anew
+                    self.forget()
+                raise
+            if self.client.scheduler_comm is connection:
+                return
 
     async def _open(self) -> None:
         client = self.client
@@ -584,6 +602,8 @@ class DaskExecutor(Intake):
         return None
 
     async def _submit(self, able: list[str] | None) -> None:
+        # The scheduler may be another one since the model was read, or the workers were looked at.
+        await self._channel.open()
         if self._cancel is not None or self._outcome is not None:
             self._conclude(self._cancelled("crashed" if self._lost else "before build"))
             self._content = None
