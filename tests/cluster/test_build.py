@@ -564,6 +564,40 @@ def test_a_client_that_reads_nothing_is_not_flooded(
         client.run(_set_window, 256)
 
 
+def test_what_was_read_is_told_again_where_the_worker_did_not_hear_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trt_widget.executors.cluster.WINDOW", 4)
+    call = Channel.call
+    held = threading.Event()
+    failures = iter(["it does not answer", "it does not answer"])
+
+    async def failing(
+        self: Channel, address: str, method: str, *arguments: Any, **more: Any
+    ) -> Any:
+        if method == "read" and held.is_set() and (failure := next(failures, None)):
+            raise OSError(failure)
+        return await call(self, address, method, *arguments, **more)
+
+    monkeypatch.setattr(Channel, "call", failing)
+    client.run(_set_window, 4)
+    try:
+        build = Build(SQUEEZENET, client=client, configure=models.slowly(0.005))
+        build.subscribe(lambda _: held.wait(60) and None)
+        build.start()
+        until(builders)
+        until(lambda: not builders())
+        # Nothing more comes until the worker hears that all of it was read.
+        held.set()
+        assert build.wait(60)
+        assert next(failures, None) is None
+        assert build.result is not None
+        assert build.result.notes == ()
+    finally:
+        held.set()
+        client.run(_set_window, 256)
+
+
 def _set_window(window: int) -> None:
     from trt_widget.executors import cluster_worker
 

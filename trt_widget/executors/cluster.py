@@ -71,6 +71,8 @@ _PIECES = 2
 _ASK_WHY_S = 2.0
 #: Seconds in which Dask tells that a worker is gone, or that a task is done.
 _NEWS_S = 5.0
+#: Seconds until a worker is told again what it did not take.
+_AGAIN_S = 1.0
 #: Seconds after which the scheduler has surely taken what was sent to it.
 _SENT_S = 1.0
 #: Seconds that a scheduler may take to say which workers there are, where a build depends on it.
@@ -421,6 +423,7 @@ class DaskExecutor(Intake):
         self._runs = False
         self._read = 0
         self._acknowledged = 0
+        self._tell_after = -math.inf
         self._ended_at: float | None = None
         self._asked_why = clock.perf_counter()
         self._why = ""
@@ -492,6 +495,8 @@ class DaskExecutor(Intake):
                 self._take_loss(message["address"])
             elif message["kind"] == "unable":
                 self._news.append(message["note"])
+            elif message["kind"] == "untold":
+                self._take_untold(message["run"], message["acknowledged"])
             elif self._run is not None and message.get("run") == self._run.run:
                 self._take(message, at)
         began = events
@@ -952,6 +957,7 @@ class DaskExecutor(Intake):
         place = _Place(message["run"], message["name"], message["address"])
         self._run, self._is_lost = place, False
         self._runs, self._read, self._acknowledged, self._ended_at = False, 1, 1, None
+        self._tell_after = -math.inf
         self._begin_stream()
         if self._why:  # what was waited for is there
             self._hooks.pending(f"the Dask worker {place} to begin")
@@ -1027,15 +1033,29 @@ class DaskExecutor(Intake):
     def _acknowledge(self) -> None:
         """Tell the worker what was read: it stops to send when too much is under way."""
         place = self._run
-        if place is None or self._read - self._acknowledged < WINDOW // 4:
+        if place is None or self._is_lost or self._read - self._acknowledged < WINDOW // 4:
             return
-        self._acknowledged = read = self._read
+        if clock.perf_counter() < self._tell_after:
+            return
+        before, read = self._acknowledged, self._read
+        self._acknowledged = read
 
         async def tell() -> None:
-            with contextlib.suppress(OSError):
+            try:
                 await self._channel.call(place.address, "read", self.key, place.run, read)
+            except OSError:
+                # A worker that waits for it says nothing more. It is the drain that takes it back:
+                # it alone knows whether another run has begun.
+                untold = {"kind": "untold", "run": place.run, "acknowledged": before}
+                self._inbox.append((clock.perf_counter(), untold))
 
         self._channel.post(tell)
+
+    def _take_untold(self, run: str, acknowledged: int) -> None:
+        """Take that the worker has not heard what was read: it is told again, in a moment."""
+        if self._run is not None and self._run.run == run:
+            self._acknowledged = min(self._acknowledged, acknowledged)
+            self._tell_after = clock.perf_counter() + _AGAIN_S
 
     def _look(self) -> None:
         """See whether something has ended that says nothing any more."""
