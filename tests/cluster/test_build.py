@@ -26,6 +26,7 @@ from trt_widget import (
     SourceError,
     load_record,
 )
+from trt_widget._content import Piece
 from trt_widget.errors import BuildCrashed
 from trt_widget.executors.cluster import Channel, DaskExecutor
 
@@ -655,6 +656,22 @@ def test_a_model_that_changes_while_it_is_sent(
         build.wait(60)
     monkeypatch.setattr(Channel, "call", call)
     assert Build(path, client=client).start().wait(60)  # nothing bad was kept
+
+
+def test_a_model_that_cannot_be_sent_for_any_reason(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models.mlp(layers=5, width=12)  # no worker has it yet
+
+    def read(*_: Any) -> bytes:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Piece, "read", read)
+        build = Build(model, client=client).start()
+        with pytest.raises(BuildFailed, match=r"could not be sent.* MemoryError: no room"):
+            build.wait(60)
+    assert Build(model, client=client).start().wait(60)
 
 
 def test_an_engine_that_arrives_damaged(

@@ -693,9 +693,37 @@ class DaskExecutor(Intake):
                 )
 
     async def _send_model(self, place: _Place) -> None:
-        """Send the files of the model to a worker that asks for them."""
+        """Send the files of the model to a worker that asks for them, or conclude."""
         content = self._content
-        assert content is not None  # noqa: S101 - a worker that asks was told of it
+        if content is None:  # the build has ended meanwhile
+            return
+        failure: BuildError
+        try:
+            await self._send_pieces(place, content)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the build must not hang
+            if self._place != place:  # the worker is gone
+                return
+            what = f"The model of {self._label} could not be sent to the Dask worker {place}"
+            if isinstance(error, BuildError):
+                failure = error
+            elif isinstance(error, OSError):
+                failure = SourceError(
+                    f"{what}: {error.strerror or error}.",
+                    "Check the model's files and the connection to the cluster.",
+                )
+            else:
+                failure = BuildFailed(
+                    f"{what}: {type(error).__name__}: {error}",
+                    "Unless this machine has not enough memory, please report it.",
+                )
+                with contextlib.suppress(Exception):  # a handler or filter may raise
+                    _log.exception("trt_widget: the model of %s was not sent", self._label)
+                # Its frames would keep the model for as long as the error is kept.
+                failure.__cause__ = error.with_traceback(None)
+            self._conclude(failed(failure, self._now()))
+            await self._give_back()
+
+    async def _send_pieces(self, place: _Place, content: Content) -> None:
         sent = 0
 
         async def send(index: int, piece: Piece, offset: int) -> None:
@@ -720,22 +748,10 @@ class DaskExecutor(Intake):
             for offset in range(0, piece.size, PIECE)
         ]
         self._hooks.pending(f"the model to be sent to the Dask worker {place}")
-        try:
-            for at in range(0, len(pieces), _PIECES):
-                if self._outcome is not None or self._cancel is not None:
-                    return
-                await asyncio.gather(*(send(*piece) for piece in pieces[at : at + _PIECES]))
-        except (OSError, SourceError) as error:
-            if self._place != place:  # the worker is gone
+        for at in range(0, len(pieces), _PIECES):
+            if self._outcome is not None or self._cancel is not None:
                 return
-            if isinstance(error, OSError):
-                error = SourceError(
-                    f"The model of {self._label} could not be sent to the Dask worker {place}: "
-                    f"{error.strerror or error}.",
-                    "Check the model's files and the connection to the cluster.",
-                )
-            self._conclude(failed(error, self._now()))
-            await self._give_back()
+            await asyncio.gather(*(send(*piece) for piece in pieces[at : at + _PIECES]))
 
     async def _finish(self, place: _Place, end: BuildEnded, sha256: str) -> None:
         """Fetch the engine, if there is one, and conclude."""
