@@ -28,6 +28,7 @@ from trt_widget import (
 )
 from trt_widget._content import Piece
 from trt_widget.errors import BuildCrashed
+from trt_widget.events import BuildEnded, from_json
 from trt_widget.executors.cluster import Channel, DaskExecutor
 
 if TYPE_CHECKING:
@@ -672,6 +673,30 @@ def test_a_model_that_cannot_be_sent_for_any_reason(
         with pytest.raises(BuildFailed, match=r"could not be sent.* MemoryError: no room"):
             build.wait(60)
     assert Build(model, client=client).start().wait(60)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_end_of_which_a_part_is_lost(
+    client: Client, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    take_line = DaskExecutor._take_line
+
+    def losing(self: DaskExecutor, line: bytes) -> None:
+        if not isinstance(from_json(line), BuildEnded):
+            take_line(self, line)
+        elif cancelled:  # the worker has ended: it does not hear it any more
+            build.request_cancel()
+
+    monkeypatch.setattr(DaskExecutor, "_take_line", losing)
+    build = Build(models.mlp(), client=client)
+    build.start()
+    expected, words = (
+        (BuildCancelled, "cancelled") if cancelled else (BuildFailed, "messages were lost")
+    )
+    with pytest.raises(expected, match=words):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.ended_by == ("unknown" if cancelled else "error")
 
 
 def test_an_engine_that_arrives_damaged(

@@ -1040,11 +1040,28 @@ class DaskExecutor(Intake):
             if not self._runs:
                 self._runs = True
                 self._hooks.running()
-        elif kind == "end" and self._end is not None and self._run is not None:
-            place, end, sha256 = self._run, self._end, message["sha256"]
-            self._peak = end.peak_memory_bytes
+        elif kind == "end" and self._run is not None:
             self._ended_at = at
+            self._take_end(self._run, message["sha256"])
+
+    def _take_end(self, place: _Place, sha256: str) -> None:
+        """Take that the worker has told all: how the build has ended was told before."""
+        end = self._end
+        if end is not None:
+            self._peak = end.peak_memory_bytes
             self._channel.post(lambda: self._finish(place, end, sha256))
+            return
+        if self._cancel is not None:
+            self._conclude(self._cancelled("unknown"))
+        else:
+            error = BuildFailed(
+                f"The build of {self._label} has ended on the Dask worker {place}, but messages "
+                "were lost on the way: how it has ended is not known, and there is no engine.",
+                "Build again; if it stays, look at the scheduler's log.",
+            )
+            notes = (*self._notes, *self._bad_lines_note())
+            self._conclude(dataclasses.replace(failed(error, self._now()), notes=notes))
+        self._channel.post(self._give_back)
 
     def _acknowledge(self) -> None:
         """Tell the worker what was read: it stops to send when too much is under way."""
