@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from trt_widget.executors import Hooks
+
 
 #: About 0.3 s of callbacks, then seconds of silence.
 DENSENET = models.light_model("densenet121")
@@ -294,6 +296,26 @@ def test_cancel_at_any_moment_of_the_beginning(client: Client) -> None:
         build.request_cancel()
         with pytest.raises(BuildCancelled):
             build.wait(60)
+
+
+def test_a_cancel_from_a_signal_handler_before_the_executor_is_started(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = DaskExecutor.start
+
+    def late(self: DaskExecutor, hooks: Hooks) -> None:
+        build.signal_cancel()
+        until(lambda: self.outcome is not None)
+        start(self, hooks)
+
+    monkeypatch.setattr(DaskExecutor, "start", late)
+    build = Build(models.mlp(), client=client)
+    build.start()
+    with pytest.raises(BuildCancelled):
+        build.wait(60)
+    assert build.result is not None
+    assert build.result.ended_by == "before build"
+    assert not Channel.of(client)._executors
 
 
 def begin_late() -> None:

@@ -33,7 +33,7 @@ from trt_widget._extras import require
 from trt_widget._files import read_or_map, save_identified
 from trt_widget._version import __version__
 from trt_widget.errors import BuildError, BuildFailed, SaveError, SourceError, WorkerLost
-from trt_widget.executors import Outcome
+from trt_widget.executors import Hooks, Outcome
 from trt_widget.executors.cluster_choice import Unable, fitting, name_place, none_can
 from trt_widget.executors.intake import Intake, is_sound
 from trt_widget.executors.process import KILL_AFTER_S, Scratch
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     from trt_widget.backend import Backend
     from trt_widget.events import BuildEnded, Event
-    from trt_widget.executors import Hooks
     from trt_widget.options import BuildOptions, Source
 
 __all__ = ["Channel", "DaskExecutor"]
@@ -415,7 +414,8 @@ class DaskExecutor(Intake):
         #: Where it runs, as the loop knows it, which is ahead of the drain.
         self._place: _Place | None = None
         self._peak: int | None = None
-        self._hooks: Hooks
+        #: Nobody's before the start, which a cancel from a signal handler may precede.
+        self._hooks = Hooks(lambda: None, lambda _whom: None, lambda: None, lambda _reason: None)
         # What the drain knows.
         self._run: _Place | None = None
         self._lost: list[_Place] = []
@@ -439,10 +439,16 @@ class DaskExecutor(Intake):
 
     def start(self, hooks: Hooks) -> None:
         """Begin in the background."""
-        self._hooks = hooks
+        with self._concluding:  # who concludes from now on finds the hooks, and removes it
+            self._hooks = hooks
+            has_ended = self._outcome is not None
+            if not has_ended:
+                self._channel.add(self)
+        if has_ended:
+            hooks.changed()
+            return
         if self._options.client.asynchronous:  # we are on its loop
             self._channel.thread = threading.get_ident()
-        self._channel.add(self)
         if not self._channel.post(self._begin):
             if self._channel.state == "closed":  # with the client went its event loop
                 self._take_closing()
