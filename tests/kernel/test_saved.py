@@ -96,7 +96,8 @@ def test_where_the_display_is_not_the_widget_does_not_point_to_it(
     kernel.run(
         "%%capture\n" + START.replace("transformer(2)", "transformer(20)") + "display(w)", cell
     )
-    other = kernel.run("w", cell and f"{cell}-2")
+    begun = "import time\nwhile w.status == 'pending': time.sleep(0.01)\nw"
+    other = kernel.run(begun, cell and f"{cell}-2")
     bundle = other.outputs[-1]["data"]
     assert "stands above" not in bundle["text/html"]
     assert "running" in bundle["text/html"]
