@@ -506,6 +506,7 @@ def test_interrupt_during_wait_cancels_and_a_second_one_leaves() -> None:
 
 def test_wait_with_a_limit_leaves_the_build_alone() -> None:
     build = Build(DENSENET).start()
+    until(lambda: build.status == "running")
     with pytest.raises(TimeoutError, match="still running"):
         build.wait(timeout=0.1)
     assert build.status == "running"
@@ -597,7 +598,7 @@ def test_a_second_build_waits_its_turn_and_says_for_what() -> None:
     third.request_cancel()
     with pytest.raises(BuildCancelled):
         third.wait()
-    assert first.status == "running"
+    until(lambda: first.status == "running")
     assert second.status == "pending"
     time.sleep(0.5)
     freed = time.perf_counter()

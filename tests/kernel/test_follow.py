@@ -65,7 +65,7 @@ def test_a_recording_is_shown_and_closing_a_live_one_leaves_it_alone(
         kernel.wait_for(lambda: card.state["rows"], what="bars")
         kernel.run("w.close()")
         kernel.wait_for(lambda: card.closed, what="the comm to be closed")
-        assert kernel.run("w.build.wait_ended(5); print(w.status)").text == "ended\n"
+        assert kernel.run("w.build.wait_ended(60); print(w.status)").text == "ended\n"
         assert producer.end() == "succeeded"
     finally:
         producer.process.kill()

@@ -187,7 +187,7 @@ def test_where_nobody_listens_the_status_stays_honest(
     tmp_path: Path, produce: Callable[..., Producer]
 ) -> None:
     stream = tmp_path / "s.jsonl"
-    producer = produce(stream, SQUEEZENET, listens="no", slowly=0.005)
+    producer = produce(stream, RESNET, listens="no", slowly=0.005)
     build = Build.follow(stream).start()
     until(lambda: build.tree.paths > 1)
     assert not build.can_cancel

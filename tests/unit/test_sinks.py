@@ -111,7 +111,7 @@ def test_a_slow_pipe_holds_up_nobody_and_ends_with_the_same_state() -> None:
 
     thread = threading.Thread(target=read_all)
     thread.start()
-    assert writer.wait(20)
+    assert writer.wait(60)
     os.close(theirs)  # it is ours, not the writer's
     thread.join()
     os.close(ours)
@@ -130,7 +130,7 @@ def test_a_reader_that_goes_away_ends_the_writer_and_not_the_build() -> None:
     with build:
         os.close(ours)
         replay(build.monitor, mnist_events())
-        assert writer.wait(20)
+        assert writer.wait(60)
         assert build.finish(b"engine") == b"engine"
     os.close(theirs)
     assert isinstance(writer.error, SaveError)
