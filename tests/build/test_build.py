@@ -22,6 +22,7 @@ import pytest
 import tensorrt_rtx as trt
 
 from tests import models
+from tests.interrupts import interrupt_wait
 from trt_widget import Build as AnyBuild
 from trt_widget import (
     BuildCancelled,
@@ -484,19 +485,19 @@ def test_a_cancel_by_the_users_own_monitor_is_a_cancel() -> None:
 def test_interrupt_during_wait_cancels_and_a_second_one_leaves() -> None:
     build = Build(DENSENET).start()
     until(lambda: len(build.timings) > 1)
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    sender = interrupt_wait(build)
     with pytest.raises(BuildCancelled) as caught:
         build.wait()
     assert caught.value.reason == "interrupt"
+    sender.join()
 
     stubborn = Build(models.transformer(24))
     stubborn.start()
     until(lambda: "Determining refit engines" in set(stubborn.timings["phase"]))
-    for delay in (0.1, 0.3):
-        threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+    sender = interrupt_wait(stubborn, lambda: stubborn.status == "cancelling")
     with pytest.raises(KeyboardInterrupt):
         stubborn.wait()
+    sender.join()
     stubborn.wait_ended()
     assert stubborn.result.reason == "interrupt"
 
@@ -1235,7 +1236,7 @@ def test_ctrl_c_in_a_plain_script_cancels_and_prints_nothing_of_ours(executor: s
         from tests import models
         from trt_widget import Build, BuildCancelled
         build = Build(models.light_model("densenet121"), executor=sys.argv[1]).start()
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             build.wait()
         except BuildCancelled as error:

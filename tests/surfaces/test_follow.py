@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import models
+from tests.interrupts import interrupt_wait
 from tests.surfaces.producer import Producer
 from trt_widget import Build, BuildCancelled, ParseFailed, StreamError
 from trt_widget.broadcast import Broadcast
@@ -213,9 +212,10 @@ def test_interrupt_where_nobody_listens_leaves(
     produce(stream, RESNET, listens="no", slowly=0.005)
     build = Build.follow(stream).start()
     until(lambda: build.tree.paths > 1)
-    threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,)).start()
+    sender = interrupt_wait(build)
     with pytest.raises(KeyboardInterrupt):
         build.wait(60)
+    sender.join()
     assert build.status == "running"
     build.close()
 
