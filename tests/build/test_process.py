@@ -22,6 +22,7 @@ import pytest
 import tensorrt_rtx as trt
 
 from tests import models
+from tests.scripts import lines_of
 from trt_widget import (
     Build,
     BuildCancelled,
@@ -465,6 +466,44 @@ def test_leaving_the_interpreter_does_not_wait_for_the_grace() -> None:
     assert leaving.wait(30) == 0
     leaving.stdout.close()
     assert time.monotonic() - begun < 6
+
+
+STORM = """
+import os, signal, threading, time
+from tests import models
+from trt_widget import Build
+
+os.setpgrp()  # the group that Ctrl-C goes to
+signal.signal(signal.SIGINT, lambda *_: None)
+over = threading.Event()
+
+def storm():
+    while not over.is_set():
+        os.killpg(0, signal.SIGINT)
+
+threading.Thread(target=storm).start()
+seen = set()
+try:
+    for _ in range(12):
+        build = Build(models.mlp(), executor="process", grace=0, exclusive=False).start()
+        while build.status == "pending":
+            time.sleep(0.001)
+        time.sleep(0.05)  # its process is started at about this time
+        build.kill()
+        build.wait_ended()
+        seen.add(build.result.ended_by)
+finally:
+    over.set()
+print(sorted(seen))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a process begins in its own group")
+def test_ctrl_c_does_not_reach_a_build_process_that_is_just_being_started() -> None:
+    """Before it is in its own session, that is; any moment is good, so there are many signals."""
+    environ = {**os.environ, "TRT_WIDGET_HISTORY": "off"}
+    (said,) = lines_of(STORM, environ=environ)
+    assert set(json.loads(said.replace("'", '"'))) <= {"terminated", "killed", "before build"}
 
 
 def test_a_process_that_a_function_has_started_does_not_outlive_the_build(tmp_path: Path) -> None:

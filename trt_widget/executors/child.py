@@ -80,6 +80,8 @@ def main(parent: int, package: str) -> None:
     faulthandler.enable(all_threads=False)
     # The kernel's Interrupt does not reach this session; nobody else's should end a build either.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":  # it was blocked until now: what this starts is to hear it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     child = _Child(control, events, parent)
     with contextlib.suppress(ValueError, OSError):
         signal.signal(signal.SIGTERM, child.on_terminate)

@@ -7,9 +7,11 @@ modules are imported: a ``json.py`` that lies beside the notebook must not be ta
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -173,6 +175,23 @@ def own_session() -> dict[str, Any]:
     return {} if sys.platform == "win32" else {"start_new_session": True}
 
 
+@contextlib.contextmanager
+def spared_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C from a process that is started in the meantime.
+
+    Until it is in a session of its own it belongs to the terminal's, or the notebook's, process
+    group, and SIGINT would end it there and then. It begins with SIGINT blocked.
+    """
+    if sys.platform == "win32":  # it is in a group of its own from the start
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # ---- the GPUs -----------------------------------------------------------------------------------
 
 
@@ -257,13 +276,14 @@ _answers: dict[Visible, tuple[Gpu, ...]] = {}
 def _ask(cancelled: Callable[[], bool], patience: float) -> tuple[Gpu, ...] | None:
     """Ask a process of its own; ``None`` where it gave no answer."""
     try:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            python_command(_GPUS, str(os.getpid())),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            **own_session(),
-        )
+        with spared_interrupts():
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                python_command(_GPUS, str(os.getpid())),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                **own_session(),
+            )
     except OSError:
         return None
     given: list[Any] = []

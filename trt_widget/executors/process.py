@@ -44,6 +44,7 @@ from trt_widget.executors.isolation import (
     learn_gpus,
     python_command,
     search_paths,
+    spared_interrupts,
     what_is_visible,
 )
 from trt_widget.executors.lifetime import CHUNK, chunks, end_process, has_ended, kill, named_status
@@ -250,14 +251,15 @@ class ProcessExecutor(Intake, InTurn):
         #: What decides which GPUs the child sees; read when it is started.
         self._visible = what_is_visible()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                python_command(_CHILD, str(os.getpid()), self._backend.name),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                **more,
-            )
+            with spared_interrupts():
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
+                    python_command(_CHILD, str(os.getpid()), self._backend.name),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    **more,
+                )
         except (OSError, ValueError) as error:
             raise BuildFailed(
                 f"The build process could not be started: {error}.",
