@@ -184,12 +184,12 @@ def spared_interrupts() -> Iterator[None]:
     """
     if sys.platform == "win32":  # it is in a group of its own from the start
         yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    else:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---- the GPUs -----------------------------------------------------------------------------------
