@@ -418,6 +418,19 @@ def test_a_server_that_ends(page: Page, tmp_path: Path) -> None:
     expect(page.locator("#cause")).to_contain_text("closed")
 
 
+def test_a_build_that_is_forgotten_before_its_stream_ends(page: Page, served: Served) -> None:
+    """As when the server ends: what comes last is shown all the same."""
+    build = served.start("resnet50.onnx")
+    open_page(page, served)
+    expect(page.locator("#rows li")).not_to_have_count(0)
+    page.route(re.compile("/builds$"), lambda route: route.fulfill(json={"builds": []}))
+    expect(page.locator("#none")).to_be_visible()
+    expect(page.locator("#build")).to_be_visible()
+    served.client.post(f"/builds/{build['id']}/cancel")
+    expect(page.locator("#status")).to_contain_text("Cancelled")
+    expect(page.locator("#build")).to_be_visible()
+
+
 def test_who_has_no_token(page: Page, served: Served) -> None:
     page.goto(served.url)
     expect(page.locator("#login")).to_be_visible()

@@ -263,6 +263,11 @@ class View {
     this.#zero = Infinity;
   }
 
+  /** Whether the end of the build that is shown is known, or still to come. */
+  get holds() {
+    return this.stream.end !== null || this.#source?.readyState === EventSource.OPEN;
+  }
+
   #disconnect() {
     this.#source?.close();
     this.#source = null;
@@ -499,7 +504,10 @@ function drawList(list) {
 /** Show what the address names; without a name the newest. */
 function choose() {
   const named = new URLSearchParams(location.hash.slice(1)).get("build");
-  const wanted = builds.find(({ id }) => id === named) ?? (named ? null : builds[0]) ?? null;
+  const listed = builds.find(({ id }) => id === named) ?? (named ? null : builds[0]) ?? null;
+  // A server that ends forgets its builds a moment before their streams are at their end.
+  const held = view.holds && (!named || named === view.build?.id) ? view.build : null;
+  const wanted = listed ?? held;
   if (wanted?.id !== view.build?.id) view.open(wanted);
   if (wanted) view.update(wanted);
   drawList(builds);
